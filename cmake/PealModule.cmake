@@ -1,0 +1,56 @@
+# peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
+# peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
+# peal_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+add_library(peal_options INTERFACE)
+target_compile_options(peal_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+                                              -Wnon-virtual-dtor -Werror -ffp-contract=off)
+if(PEAL_SANITIZE)
+  target_compile_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE})
+endif()
+target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
+
+add_library(peal_headers INTERFACE)
+target_include_directories(peal_headers INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+
+function(peal_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_link_libraries(${name} PRIVATE peal_options peal_headers fmt::fmt ${arg_LIBRARIES})
+  set_property(GLOBAL APPEND PROPERTY PEAL_MODULES ${name})
+  set_property(GLOBAL APPEND PROPERTY PEAL_LIBRARIES ${arg_LIBRARIES})
+endfunction()
+
+function(peal_library)
+  get_property(modules GLOBAL PROPERTY PEAL_MODULES)
+  get_property(libraries GLOBAL PROPERTY PEAL_LIBRARIES)
+  list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_library(peal SHARED ${objects})
+  set_target_properties(peal PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_link_libraries(peal PUBLIC peal_headers PRIVATE peal_options fmt::fmt Threads::Threads ${libraries})
+  add_library(peal_internal STATIC ${objects})
+  target_link_libraries(peal_internal PUBLIC peal_headers peal_options fmt::fmt Threads::Threads ${libraries})
+endfunction()
+
+function(peal_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE peal_internal GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

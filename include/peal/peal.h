@@ -1,0 +1,324 @@
+/*
+ * peal: collective communication for training, on GPU and host memory.
+ *
+ * The C API. It has NCCL's shape: the same argument order and the same enum values with `peal` for
+ * `nccl`. What peal adds stands in pealConfig_t and in the functions marked "peal only".
+ *
+ * Conventions that hold for every function:
+ *  - counts are in elements, never bytes; any count is legal, 0 included.
+ *  - a function returns pealSuccess or an error code; pealGetLastError() gives the sentence.
+ *  - a communicator is used by one thread at a time. Different communicators are independent.
+ *  - every rank of a communicator calls the same collectives in the same order.
+ *  - a call never waits longer than the communicator's deadline (pealConfig_t::timeoutMs).
+ */
+#ifndef PEAL_PEAL_H
+#define PEAL_PEAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PEAL_MAJOR 0
+#define PEAL_MINOR 1
+#define PEAL_PATCH 0
+#define PEAL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
+#define PEAL_VERSION_CODE PEAL_VERSION(PEAL_MAJOR, PEAL_MINOR, PEAL_PATCH)
+
+#if defined(_WIN32)
+#error "peal runs on Linux"
+#endif
+#define PEAL_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- types ------------------------------------------------------------------------------- */
+
+/* One rank's membership in a communicator. */
+typedef struct pealComm* pealComm_t;
+
+/* A queue of work. Host communicators: NULL, or a stream made by pealStreamCreate. */
+typedef struct pealStream* pealStream_t;
+
+/* A mark in a stream. */
+typedef struct pealEvent* pealEvent_t;
+
+#define PEAL_UNIQUE_ID_BYTES 128
+/* Names one communicator to be: where its first rank listens, and the secret that admits a rank.
+ * Treat it as a password: whoever holds it can join. */
+typedef struct {
+  char internal[PEAL_UNIQUE_ID_BYTES];
+} pealUniqueId;
+
+typedef enum {
+  pealSuccess = 0,
+  pealUnhandledCudaError = 1,
+  pealSystemError = 2,     /* a system call failed; the sentence has errno, object and remedy */
+  pealInternalError = 3,   /* a fault in peal itself */
+  pealInvalidArgument = 4, /* an argument is wrong by itself */
+  pealInvalidUsage = 5,    /* the call does not fit what was called before, here or on another rank */
+  pealRemoteError = 6,     /* another rank died, aborted or left */
+  pealInProgress = 7,      /* not finished yet; ask again */
+  pealTimeout = 8,         /* the deadline passed; the sentence names the ranks that are missing */
+  pealNumResults = 9
+} pealResult_t;
+
+typedef enum {
+  pealSum = 0,
+  pealProd = 1,
+  pealMax = 2,
+  pealMin = 3,
+  pealAvg = 4, /* sum, then divided by the number of ranks: integers truncate toward zero */
+  pealNumOps = 5,
+  pealMaxRedOp = 0x7fffffff /* values from pealNumOps on come from pealRedOpCreatePreMulSum */
+} pealRedOp_t;
+
+typedef enum {
+  pealInt8 = 0,
+  pealChar = 0,
+  pealUint8 = 1,
+  pealInt32 = 2,
+  pealInt = 2,
+  pealUint32 = 3,
+  pealInt64 = 4,
+  pealUint64 = 5,
+  pealFloat16 = 6,
+  pealHalf = 6,
+  pealFloat32 = 7,
+  pealFloat = 7,
+  pealFloat64 = 8,
+  pealDouble = 8,
+  pealBfloat16 = 9,
+  pealFloat8e4m3 = 10,
+  pealFloat8e5m2 = 11,
+  pealNumTypes = 12
+} pealDataType_t;
+
+/* Where a pre-multiplied sum's scalar lives. */
+typedef enum { pealScalarDevice = 0, pealScalarHostImmediate = 1 } pealScalarResidence_t;
+
+#define PEAL_CONFIG_UNDEF_INT ((int)0x80000000)
+#define PEAL_SPLIT_NOCOLOR (-1)
+/* pealConfig_t::device and the device lists of pealCommInitAll: host memory. */
+#define PEAL_DEVICE_HOST (-1)
+
+/* Options of a communicator. Start from PEAL_CONFIG_INITIALIZER; a field left undefined takes its
+ * default from the configuration table (`peal-info --config`). */
+typedef struct pealConfig {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int device;           /* PEAL_DEVICE_HOST, the default, is the only device of this version */
+  int deterministic;    /* 1: every sum is taken in rank order, bit for bit a plain loop over ranks */
+  int timeoutMs;        /* deadline of every wait, from 1; default PEAL_TIMEOUT_MS */
+  const char* commName; /* appears in messages; copied; may be NULL */
+} pealConfig_t;
+
+#define PEAL_CONFIG_MAGIC 0x7065616cu /* "peal" */
+#define PEAL_CONFIG_INITIALIZER                                                        \
+  {                                                                                    \
+    sizeof(pealConfig_t), PEAL_CONFIG_MAGIC, PEAL_VERSION_CODE, PEAL_CONFIG_UNDEF_INT, \
+        PEAL_CONFIG_UNDEF_INT, PEAL_CONFIG_UNDEF_INT, NULL                             \
+  }
+
+/* ---- version, errors, information ----------------------------------------------------------- */
+
+/* *version: PEAL_VERSION_CODE of the library that is loaded (the header's may differ). */
+PEAL_API pealResult_t pealGetVersion(int* version);
+
+/* A short fixed text for a code. Never NULL. */
+PEAL_API const char* pealGetErrorString(pealResult_t result);
+
+/* The last error's sentence: what was observed, where, and what to do. With comm NULL: of the calling
+ * thread, else of that communicator. Valid until the next call on it. Never NULL; "" if none. */
+PEAL_API const char* pealGetLastError(pealComm_t comm);
+
+/* The state of the communicator: pealSuccess, pealInProgress, or the first error that any of its
+ * operations met, those on streams included. Does not block; also looks whether a peer died. */
+PEAL_API pealResult_t pealCommGetAsyncError(pealComm_t comm, pealResult_t* asyncError);
+
+/* peal only. JSON text: version, CPU, devices, transports (found or not, and why), the configuration
+ * table with values and where each came from. Owned by the library, valid until the next call by the
+ * same thread. */
+PEAL_API pealResult_t pealSystemInfo(const char** json);
+
+/* ---- communicators -------------------------------------------------------------------------- */
+
+/* Makes an id and starts listening for the ranks that will use it. One process calls it and hands the
+ * id to the others by any means. The listener ends when all ranks have met or the start deadline
+ * (PEAL_INIT_TIMEOUT_MS) has passed. */
+PEAL_API pealResult_t pealGetUniqueId(pealUniqueId* uniqueId);
+
+/* Joins. Blocks until all nranks ranks have joined or the start deadline has passed; the error then
+ * names the ranks that are missing. Inside a group it returns at once and the group's end waits. */
+PEAL_API pealResult_t pealCommInitRank(pealComm_t* comm, int nranks, pealUniqueId commId, int rank);
+PEAL_API pealResult_t pealCommInitRankConfig(pealComm_t* comm, int nranks, pealUniqueId commId, int rank,
+                                             pealConfig_t* config);
+
+/* ndev ranks in this process: comms[i] is rank i on devlist[i] (devlist NULL: all on host memory). */
+PEAL_API pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist);
+
+/* peal only. What the launcher says of this process. */
+typedef struct {
+  int rank; /* 0 <= rank < size */
+  int size;
+  int localRank;        /* -1 if the launcher does not say */
+  int localSize;        /* -1 if the launcher does not say */
+  const char* launcher; /* "peal", "openmpi", "pmi", "slurm", "torchrun" or "none" (then rank 0 of 1) */
+} pealLaunch_t;
+
+/* peal only. Reads rank and size from PEAL_RANK/PEAL_SIZE/PEAL_ROOT, Open MPI, MPICH or PMI, Slurm or
+ * torchrun, in that order. Two that disagree are pealInvalidUsage. */
+PEAL_API pealResult_t pealGetLaunch(pealLaunch_t* launch);
+
+/* peal only. Joins the communicator of all processes of this launch: needs no id. config may be NULL. */
+PEAL_API pealResult_t pealCommInitLaunch(pealComm_t* comm, pealConfig_t* config);
+
+/* New communicators from an old one: ranks of equal color (>= 0) join, ordered by key, then old rank.
+ * PEAL_SPLIT_NOCOLOR: *newcomm is NULL. Collective over comm. config NULL: as the parent's. */
+PEAL_API pealResult_t pealCommSplit(pealComm_t comm, int color, int key, pealComm_t* newcomm,
+                                    pealConfig_t* config);
+
+/* Waits until all operations of this communicator are done. After it only destroy and abort are legal. */
+PEAL_API pealResult_t pealCommFinalize(pealComm_t comm);
+
+/* Finalizes if need be, then frees. Local: needs no other rank. comm may be NULL. */
+PEAL_API pealResult_t pealCommDestroy(pealComm_t comm);
+
+/* Makes every running and later operation on comm return an error, on this rank at once and on the
+ * others as they notice, then frees comm once its own operations have left. May be called from any
+ * thread while another is inside a call on comm; that call returns pealRemoteError. */
+PEAL_API pealResult_t pealCommAbort(pealComm_t comm);
+
+PEAL_API pealResult_t pealCommCount(const pealComm_t comm, int* count);
+PEAL_API pealResult_t pealCommCuDevice(const pealComm_t comm, int* device); /* PEAL_DEVICE_HOST here */
+PEAL_API pealResult_t pealCommUserRank(const pealComm_t comm, int* rank);
+
+/* peal only. What this rank has done since the communicator was made. */
+enum {
+  pealStatAllReduce = 0,
+  pealStatReduceScatter,
+  pealStatAllGather,
+  pealStatBroadcast,
+  pealStatReduce,
+  pealStatSend,
+  pealStatRecv,
+  pealStatBarrier,
+  pealNumStats
+};
+typedef struct {
+  uint64_t calls[pealNumStats];     /* finished calls */
+  uint64_t bytesSent[pealNumStats]; /* payload that this rank handed to its links */
+  uint64_t messages[pealNumStats];  /* slots that it posted */
+} pealCommStats_t;
+PEAL_API pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* stats);
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Memory that peers on the same node read in place, with no copy into slots. Aligned to a page.
+ * size 0 gives NULL. Freed by pealMemFree only. Not tied to a communicator. */
+PEAL_API pealResult_t pealMemAlloc(void** ptr, size_t size);
+PEAL_API pealResult_t pealMemFree(void* ptr);
+
+/* Lets peers read [buff, buff + size) in place where the system allows it. Deregister before freeing the
+ * memory. Never needed for correctness. */
+PEAL_API pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle);
+PEAL_API pealResult_t pealCommDeregister(const pealComm_t comm, void* handle);
+
+/* ---- reductions with a scalar ------------------------------------------------------------------ */
+
+/* *op: each rank's input times its scalar, rounded to datatype, then summed. The scalar may differ by
+ * rank. residence: pealScalarHostImmediate reads *scalar now, pealScalarDevice when the operation runs
+ * (on the host: from host memory, which must then live until the operation is done). */
+PEAL_API pealResult_t pealRedOpCreatePreMulSum(pealRedOp_t* op, void* scalar, pealDataType_t datatype,
+                                               pealScalarResidence_t residence, pealComm_t comm);
+PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
+
+/* ---- collectives ------------------------------------------------------------------------------
+ * stream NULL: the call runs to its end on the calling thread. Otherwise it is queued and its buffers
+ * belong to it until the stream has passed it. N is the number of ranks.
+ * In place: allowed where said; any other overlap of send and receive buffers is undefined.
+ * bf16, fp16 and fp8 are summed in fp32. All take part: a rank that disagrees on type, count, operation
+ * or root makes the call fail on the ranks that notice, with the field and the ranks in the sentence. */
+
+/* recvbuff[i] = op over ranks of sendbuff[i]. Both count elements. In place: sendbuff == recvbuff. */
+PEAL_API pealResult_t pealAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                                    pealDataType_t datatype, pealRedOp_t op, pealComm_t comm,
+                                    pealStream_t stream);
+
+/* Rank r gets elements [r * recvcount, (r + 1) * recvcount) of the reduction. sendbuff: N * recvcount
+ * elements. In place: recvbuff == sendbuff + rank * recvcount. */
+PEAL_API pealResult_t pealReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                        pealDataType_t datatype, pealRedOp_t op, pealComm_t comm,
+                                        pealStream_t stream);
+
+/* recvbuff: N * sendcount elements, rank r's input at r * sendcount. In place: sendbuff == recvbuff +
+ * rank * sendcount. */
+PEAL_API pealResult_t pealAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                                    pealDataType_t datatype, pealComm_t comm, pealStream_t stream);
+
+/* peal only: the two above with a count per rank. counts: N entries, the same on every rank; zeros are
+ * legal. Block r starts at counts[0] + ... + counts[r - 1]. The array is copied before return. */
+PEAL_API pealResult_t pealReduceScatterV(const void* sendbuff, void* recvbuff, const size_t counts[],
+                                         pealDataType_t datatype, pealRedOp_t op, pealComm_t comm,
+                                         pealStream_t stream);
+PEAL_API pealResult_t pealAllGatherV(const void* sendbuff, void* recvbuff, const size_t counts[],
+                                     pealDataType_t datatype, pealComm_t comm, pealStream_t stream);
+
+/* Every rank's recvbuff = root's sendbuff. sendbuff is read on root only. In place: equal on root. */
+PEAL_API pealResult_t pealBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                                    pealDataType_t datatype, int root, pealComm_t comm, pealStream_t stream);
+/* The same, in place. */
+PEAL_API pealResult_t pealBcast(void* buff, size_t count, pealDataType_t datatype, int root, pealComm_t comm,
+                                pealStream_t stream);
+
+/* As all-reduce; recvbuff is written on root only, and may be NULL elsewhere. */
+PEAL_API pealResult_t pealReduce(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
+                                 pealRedOp_t op, int root, pealComm_t comm, pealStream_t stream);
+
+/* Point to point. Sends to a peer meet its receives in the order of issue; count and datatype must be
+ * equal on both sides. Outside a group each blocks (its stream) until the peer has taken part: ranks that
+ * exchange put both calls in one group. A rank may send to itself inside a group. */
+PEAL_API pealResult_t pealSend(const void* sendbuff, size_t count, pealDataType_t datatype, int peer,
+                               pealComm_t comm, pealStream_t stream);
+PEAL_API pealResult_t pealRecv(void* recvbuff, size_t count, pealDataType_t datatype, int peer,
+                               pealComm_t comm, pealStream_t stream);
+
+/* peal only. Returns (the stream passes) when all ranks have called it. */
+PEAL_API pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream);
+
+/* Calls between start and end are issued together at the outermost end, which returns when those on the
+ * NULL stream are done. Sends and receives inside one group progress together. One thread may so drive
+ * several communicators. Groups nest and belong to a thread. */
+PEAL_API pealResult_t pealGroupStart(void);
+PEAL_API pealResult_t pealGroupEnd(void);
+
+/* ---- streams and events on the host (peal only) --------------------------------------------------
+ * A host stream is a worker thread that runs what is queued, in order. */
+
+PEAL_API pealResult_t pealStreamCreate(pealStream_t* stream);
+/* Runs what is queued, then frees. stream may be NULL. */
+PEAL_API pealResult_t pealStreamDestroy(pealStream_t stream);
+/* Blocks until all that was queued is done; returns the first error of its operations, once. */
+PEAL_API pealResult_t pealStreamSynchronize(pealStream_t stream);
+/* pealSuccess if all is done, else pealInProgress. */
+PEAL_API pealResult_t pealStreamQuery(pealStream_t stream);
+/* Queues fn(arg). It must not throw; it may not call peal functions that wait on the same stream. */
+PEAL_API pealResult_t pealStreamLaunchHostFunc(pealStream_t stream, void (*fn)(void*), void* arg);
+/* Later work in stream starts only after event's last record. An event never recorded is no wait. */
+PEAL_API pealResult_t pealStreamWaitEvent(pealStream_t stream, pealEvent_t event);
+
+PEAL_API pealResult_t pealEventCreate(pealEvent_t* event);
+PEAL_API pealResult_t pealEventDestroy(pealEvent_t event);
+/* The event is complete once stream has done all that is queued now. */
+PEAL_API pealResult_t pealEventRecord(pealEvent_t event, pealStream_t stream);
+/* pealSuccess or pealInProgress. */
+PEAL_API pealResult_t pealEventQuery(pealEvent_t event);
+PEAL_API pealResult_t pealEventSynchronize(pealEvent_t event);
+/* *ms: time between the completion of two recorded events. */
+PEAL_API pealResult_t pealEventElapsedTime(float* ms, pealEvent_t start, pealEvent_t end);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* PEAL_PEAL_H */

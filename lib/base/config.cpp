@@ -1,0 +1,113 @@
+#include "lib/base/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace peal {
+namespace {
+
+constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
+    {Knob::TimeoutMs, "PEAL_TIMEOUT_MS", KnobType::Integer, "300000", 1, 1 << 30, "",
+     "Deadline of every wait of an operation, in milliseconds.", false},
+    {Knob::InitTimeoutMs, "PEAL_INIT_TIMEOUT_MS", KnobType::Integer, "60000", 1, 1 << 30, "",
+     "How long ranks wait for each other when a communicator is made, in milliseconds.", false},
+    {Knob::Deterministic, "PEAL_DETERMINISTIC", KnobType::Integer, "0", 0, 1, "",
+     "1: sums are taken in rank order, bit for bit a plain loop over ranks.", false},
+    {Knob::Algorithm, "PEAL_ALGO", KnobType::Choice, "auto", 0, 0, "auto|ring|one_shot|two_shot",
+     "Forces an algorithm where it is legal for the operation; auto lets the tuner choose.", false},
+    {Knob::SlotBytes, "PEAL_SLOT_BYTES", KnobType::Integer, "65536", 64, 1 << 24, "",
+     "Size of one staging slot of a link, in bytes; a multiple of 64.", false},
+    {Knob::Slots, "PEAL_SLOTS", KnobType::Integer, "4", 1, 64, "",
+     "Staging slots of a link: how far a sender may run ahead of its receiver.", false},
+    {Knob::SpinUs, "PEAL_SPIN_US", KnobType::Integer, "20", 0, 1000000, "",
+     "How long a wait spins before it yields and then sleeps, in microseconds.", false},
+    {Knob::LogLevel, "PEAL_LOG", KnobType::Choice, "warn", 0, 0, "none|error|warn|info|debug",
+     "What goes to the error output.", false},
+    {Knob::Interface, "PEAL_INTERFACE", KnobType::Text, "", 0, 0, "",
+     "Network interfaces to offer to other nodes: names or prefixes separated by commas; ^ excludes, = "
+     "asks for the whole name. Empty: all that are up.",
+     false},
+    {Knob::Port, "PEAL_PORT", KnobType::Integer, "0", 0, 65535, "",
+     "TCP port at which the first rank listens; 0 lets the system choose.", false},
+    {Knob::Isa, "PEAL_ISA", KnobType::Choice, "auto", 0, 0, "auto|baseline|avx2|avx512",
+     "Caps the instruction set of the reduction loops; never more than the processor has.", false},
+    {Knob::Secret, "PEAL_SECRET", KnobType::Text, "", 0, 0, "",
+     "Password that ranks started by a launcher prove to each other; the same on every rank.", true},
+    {Knob::DirectRead, "PEAL_DIRECT_READ", KnobType::Integer, "1", 0, 1, "",
+     "1: read registered buffers of peers in place; 0: always through slots.", false},
+}};
+
+size_t indexOf(Knob knob) { return static_cast<size_t>(knob); }
+
+bool isChoice(std::string_view choices, std::string_view text) {
+  while (!choices.empty()) {
+    const size_t bar = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, bar) == text) {
+      return true;
+    }
+    choices.remove_prefix(std::min(bar + 1, choices.size()));
+  }
+  return false;
+}
+
+Result<int64_t> parseInteger(const KnobInfo& info, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || end != text.data() + text.size() || value < info.least || value > info.most) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}=\"{}\" is not a whole number from {} to {}. {} Default: {}.", info.name,
+                             text, info.least, info.most, info.help, info.defaultText)};
+  }
+  return value;
+}
+
+}  // namespace
+
+std::span<const KnobInfo> knobTable() { return kTable; }
+
+int64_t Configuration::integer(Knob knob) const { return values_[indexOf(knob)].integer; }
+const std::string& Configuration::text(Knob knob) const { return values_[indexOf(knob)].text; }
+bool Configuration::isDefault(Knob knob) const { return values_[indexOf(knob)].isDefault; }
+
+Result<Configuration> Configuration::read(const char* (*lookup)(const char*)) {
+  Configuration configuration;
+  for (const KnobInfo& info : kTable) {
+    Value& value = configuration.values_[indexOf(info.knob)];
+    const char* given = lookup(info.name);
+    value.isDefault = given == nullptr;
+    value.text = given != nullptr ? given : info.defaultText;
+    if (info.type == KnobType::Integer) {
+      const Result<int64_t> parsed = parseInteger(info, value.text);
+      if (!parsed) {
+        return parsed.error();
+      }
+      value.integer = *parsed;
+    } else if (info.type == KnobType::Choice && !isChoice(info.choices, value.text)) {
+      return Error{pealInvalidArgument, fmt::format("{}=\"{}\" is not one of {}. {}", info.name, value.text,
+                                                    info.choices, info.help)};
+    }
+  }
+  if (configuration.integer(Knob::SlotBytes) % 64 != 0) {
+    return Error{pealInvalidArgument, fmt::format("PEAL_SLOT_BYTES={} is not a multiple of 64.",
+                                                  configuration.integer(Knob::SlotBytes))};
+  }
+  return configuration;
+}
+
+const Result<Configuration>& configuration() {
+  static const Result<Configuration> read =
+      Configuration::read([](const char* name) -> const char* { return std::getenv(name); });
+  return read;
+}
+
+std::optional<std::string> foreignVariable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+}  // namespace peal

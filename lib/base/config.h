@@ -1,0 +1,73 @@
+// The configuration table: every knob with name, type, default, range and help, read from the environment
+// once. The only place in the project that calls getenv for peal's own variables.
+//
+// A value that does not parse or is out of range is an error that configuration() reports at the first
+// communicator, never a silent default.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "lib/base/result.h"
+
+namespace peal {
+
+enum class Knob {
+  TimeoutMs,      // PEAL_TIMEOUT_MS
+  InitTimeoutMs,  // PEAL_INIT_TIMEOUT_MS
+  Deterministic,  // PEAL_DETERMINISTIC
+  Algorithm,      // PEAL_ALGO
+  SlotBytes,      // PEAL_SLOT_BYTES
+  Slots,          // PEAL_SLOTS
+  SpinUs,         // PEAL_SPIN_US
+  LogLevel,       // PEAL_LOG
+  Interface,      // PEAL_INTERFACE
+  Port,           // PEAL_PORT
+  Isa,            // PEAL_ISA
+  Secret,         // PEAL_SECRET
+  DirectRead,     // PEAL_DIRECT_READ
+  Count
+};
+
+enum class KnobType { Integer, Text, Choice };
+
+struct KnobInfo {
+  Knob knob;
+  const char* name;  // the environment variable
+  KnobType type;
+  const char* defaultText;
+  int64_t least, most;  // Integer only
+  const char* choices;  // Choice only, separated by '|'
+  const char* help;     // one sentence, with the unit
+  bool secret;          // the value is never printed
+};
+
+std::span<const KnobInfo> knobTable();
+
+// The table with the values of this process.
+class Configuration {
+ public:
+  int64_t integer(Knob knob) const;
+  const std::string& text(Knob knob) const;
+  bool isDefault(Knob knob) const;
+  // Reads values through `lookup(name)`: nullptr when unset. Tests pass their own; all others use
+  // configuration().
+  static Result<Configuration> read(const char* (*lookup)(const char*));
+
+ private:
+  struct Value {
+    std::string text;
+    int64_t integer = 0;
+    bool isDefault = true;
+  };
+  Value values_[static_cast<size_t>(Knob::Count)];
+};
+
+// Read once, at the first call. An error stays an error.
+const Result<Configuration>& configuration();
+
+// Reads a variable that belongs to somebody else: a launcher's. Empty optional when unset.
+std::optional<std::string> foreignVariable(const char* name);
+
+}  // namespace peal

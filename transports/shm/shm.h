@@ -1,0 +1,25 @@
+// The shared-memory transport: memfds passed over Unix sockets (nothing in /dev/shm, nothing left behind by
+// a killed rank), slots in shared pages, and reading a peer's registered buffer in place.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "lib/base/clock.h"
+#include "transports/transport.h"
+
+namespace peal {
+
+struct ShmOptions {
+  size_t slotBytes = 65536;  // multiple of 64
+  int slots = 4;
+  bool directRead = true;  // false: references are never used
+  Deadline deadline;       // of the connection
+};
+
+// Connects this rank with all ranks of the exchange. Collective. `secret` is known to the ranks of this
+// communicator only; the sockets prove it to each other.
+Result<std::unique_ptr<Endpoint>> connectShm(Exchange& exchange, const std::array<uint8_t, 32>& secret,
+                                             const ShmOptions& options);
+
+}  // namespace peal

@@ -1,0 +1,123 @@
+// What executors see of every transport. A transport moves bytes between two ranks; it knows no algorithm,
+// no data type and no reduction.
+//
+// Endpoint: this rank's end of one transport in one communicator. It owns the links to its peers.
+// Link: both directions to one peer: an outgoing and an incoming bounded ring of slots, in order.
+//
+// Threads: one thread at a time uses an endpoint and its links, except abort(), which any thread may call.
+// Nothing here blocks but sleep(); waiting, deadlines and the abort flag are the executor's.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+
+namespace peal {
+
+// Says which operation a message belongs to. Travels with every message so that ranks that disagree find
+// out at the first one.
+struct Digest {
+  uint64_t count = 0;      // elements, as the caller gave them
+  uint32_t sequence = 0;   // of the communicator's collectives; point to point: of the pair
+  int32_t root = -1;       // -1 where the operation has none
+  uint8_t collective = 0;  // value of the pealStat... enum
+  uint8_t type = 0;        // pealDataType_t
+  uint8_t op = 0;          // pealRedOp_t kind; 255 where there is none
+  uint8_t algorithm = 0;   // tuner's choice, so that two ranks never run different texts
+
+  bool operator==(const Digest&) const = default;
+};
+
+// A message as its receiver sees it. `data` stays valid until release().
+struct Arrival {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  Digest digest;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // ---- outgoing ----
+  // Memory for one message of at most slotBytes, or nullptr: no credit yet. Asking again before post()
+  // returns the same memory.
+  virtual std::byte* tryStage(size_t bytes) = 0;
+  // Hands over what was staged.
+  virtual void post(size_t bytes, const Digest& digest) = 0;
+  // Hands over [data, data + bytes) by reference; false: no credit yet, or the peer cannot read that
+  // memory (see canReference). The memory must stay unchanged until drained().
+  virtual bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) = 0;
+  // Whether the peer can read that memory in place. Constant for a registered buffer.
+  virtual bool canReference(const std::byte* data, size_t bytes) = 0;
+  // Whether the peer has released every reference posted so far.
+  virtual bool drained() = 0;
+
+  // ---- incoming ----
+  // The oldest message not yet released, if one has arrived. Asking again gives the same message. A
+  // malformed message is never shown: it becomes the endpoint's fault (progress()).
+  virtual bool tryReceive(Arrival& arrival) = 0;
+  // Gives the slot of the shown message back to the peer.
+  virtual void release() = 0;
+};
+
+// What a rank was last seen doing, for the sentence of an expired deadline.
+struct PeerState {
+  Digest digest;        // the last operation that it entered
+  bool inside = false;  // it has not left it
+  bool known = false;   // false: it has done nothing yet, or the transport cannot say
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  virtual const char* name() const = 0;
+  virtual size_t slotBytes() const = 0;
+  // The link to a peer (not to oneself).
+  virtual Link& link(int peerRank) = 0;
+
+  // ---- the same bytes to every other rank, staged once ----
+  // Memory for one message of at most slotBytes, or nullptr: some link has no credit, or the staging
+  // memory is still being read.
+  virtual std::byte* tryStageAll(size_t bytes) = 0;
+  virtual void postAll(size_t bytes, const Digest& digest) = 0;
+
+  // ---- health ----
+  // Moves outstanding work on and looks for dead, departed or aborting peers. The first fault found is
+  // returned now and at every later call; it names the rank. Costs a system call: for slow paths.
+  virtual Result<void> progress() = 0;
+  // A fault that the fast path met (a malformed message), without a system call.
+  virtual bool faulted() const = 0;
+  // Publishes what this rank is doing, and reads what a peer last published.
+  virtual void announce(const Digest& digest, bool inside) = 0;
+  virtual PeerState peerState(int peerRank) = 0;
+
+  // ---- sleeping ----
+  // token = prepareSleep(); check the condition once more; sleep(token, us). Returns when a peer has posted
+  // or released something since prepareSleep, when wake() is called, or after `us` at the latest.
+  virtual uint32_t prepareSleep() = 0;
+  virtual void sleep(uint32_t token, int64_t us) = 0;
+  virtual void cancelSleep() = 0;
+  // Ends a sleep of this rank early; callable from any thread.
+  virtual void wake() = 0;
+
+  // ---- leaving ----
+  // Tells peers that this rank leaves in good order (culpritRank -1) or because of a fault, and of whose.
+  // Peers that still wait for it get an error that names the culprit. Callable once; from any thread.
+  virtual void farewell(int culpritRank, const std::string& reason) = 0;
+};
+
+// How ranks exchange small blobs before links exist.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Every rank's blob, in rank order. Collective. Blobs may differ in length, at most 64 KiB each.
+  virtual Result<std::vector<std::vector<std::byte>>> allGather(const std::vector<std::byte>& mine) = 0;
+};
+
+}  // namespace peal
