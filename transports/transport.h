@@ -86,9 +86,13 @@ class Endpoint {
   virtual void postAll(size_t bytes, const Digest& digest) = 0;
 
   // ---- health ----
-  // Moves outstanding work on and looks for dead, departed or aborting peers. The first fault found is
-  // returned now and at every later call; it names the rank. Costs a system call: for slow paths.
-  virtual Result<void> progress() = 0;
+  // Moves outstanding work on and looks for dead, departed or aborting peers. `waitingForRank` is the peer
+  // whose message, credit or release the caller cannot go on without; -1: any, or none in particular. A
+  // peer that died, or that left because of a fault, is a fault for everybody, now and at every later call;
+  // it names the rank at the root. A peer that left in good order is one only for a caller that waits for
+  // it, and only once its last messages have been received: what it posted before it left stays readable.
+  // Costs a system call: for slow paths.
+  virtual Result<void> progress(int waitingForRank) = 0;
   // A fault that the fast path met (a malformed message), without a system call.
   virtual bool faulted() const = 0;
   // Publishes what this rank is doing, and reads what a peer last published.
