@@ -1,6 +1,8 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program.
+# peal_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program. It gets the
+#   name of its folder below tests/ as a label (unit, processes, ...), and LABELS besides. tools/check runs all
+#   but `slow` and `lint` under the sanitizers too.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -15,7 +17,7 @@ add_library(peal_options INTERFACE)
 target_compile_options(peal_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
                                               -Wnon-virtual-dtor -Werror -ffp-contract=off)
 if(PEAL_SANITIZE)
-  target_compile_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE})
 endif()
 target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
@@ -51,6 +53,10 @@ function(peal_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(REGEX REPLACE "/.*" "" folder "${folder}")
+  list(APPEND arg_LABELS "${folder}")
+  list(REMOVE_DUPLICATES arg_LABELS)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
