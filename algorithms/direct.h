@@ -78,18 +78,20 @@ PEAL_HD void twoShotAllReduce(P& port, Round round) {
   }
 }
 
-// round.blocks.parts == N; rank r starts with chunk r of `in` and ends with all chunks in `out`.
+// round.blocks.parts == N; rank r starts with chunk r of `in` and ends with all chunks in `out`. The copy
+// comes last: while it runs the others read this rank's reference, and in place, where it waits for them,
+// they no longer wait for this rank.
 template <Port P>
 PEAL_HD void directAllGather(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n > 1) {
     port.sendAll(round.chunk(own));
   }
-  port.copy(round.chunk(own));
   for (int k = 1; k < n; ++k) {
     const int peer = staggeredPeer(port, k);
     port.recv(peer, round.chunk(peer));
   }
+  port.copy(round.chunk(own));
 }
 
 // round.blocks.parts == 1.
