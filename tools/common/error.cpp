@@ -1,0 +1,38 @@
+#include "tools/common/error.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace peal::tools {
+
+void check(pealResult_t result, const char* call, pealComm_t comm) {
+  if (result == pealSuccess) {
+    return;
+  }
+  std::string sentence = pealGetLastError(nullptr);
+  if (sentence.empty() && comm != nullptr) {
+    sentence = pealGetLastError(comm);
+  }
+  if (sentence.empty()) {
+    sentence = pealGetErrorString(result);
+  }
+  throw PealError(result, fmt::format("{} failed with {}: {}", call, pealGetErrorString(result), sentence));
+}
+
+int guard(const std::string& program, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return kExitUsage;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "{}: out of memory. Ask for smaller sizes or fewer ranks.\n", program);
+    return kExitFailure;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return kExitFailure;
+  }
+}
+
+}  // namespace peal::tools
