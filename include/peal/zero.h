@@ -1,0 +1,319 @@
+/*
+ * peal ZeRO: training with optimizer state, gradients and parameters sharded over the ranks.
+ *
+ * The C API of the engine and of its planner. The engine owns the weights (bf16), the gradients (bf16), the
+ * fp32 master weights and AdamW's two moments of one model on one rank, and does all communication for them.
+ * The caller does the mathematics: it reads weights, writes gradients, and tells the engine where it is.
+ * Errors are those of peal.h; pealZeroGetLastError() gives the sentence.
+ *
+ *   stage 0  nothing is sharded: gradients are all-reduced
+ *   stage 1  optimizer state is sharded
+ *   stage 2  and gradients
+ *   stage 3  and parameters: a unit's weights exist in full only between enter and leave
+ *
+ * The order of calls, the same at every stage (what a stage has no need of costs nothing there):
+ *
+ *   pealZeroCreate                                             collective
+ *   pealZeroAddParameter ...  pealZeroSetInitial (rank 0) ...
+ *   pealZeroSeal                                               collective
+ *   each step:
+ *     each micro-batch (options.microBatches of them):
+ *       each unit:  pealZeroUnitEnter(unit, forward);  pealZeroWeights ...;  pealZeroUnitLeave(unit, forward)
+ *       each unit, backwards:
+ *         pealZeroUnitEnter(unit, backward)
+ *           pealZeroWeights ...;  pealZeroGradient -> write;  pealZeroGradientReady ...
+ *         pealZeroUnitLeave(unit, backward)
+ *       pealZeroEndMicroBatch
+ *     pealZeroStep(lr, tokens)                                 collective
+ *   pealZeroDestroy
+ *
+ * Units may be open at the same time and need not nest: a unit with the embedding and the tied head stays
+ * open around the blocks. Every rank enters and leaves the same units in the same order. Passes without
+ * backward (evaluation) are enter and leave with forward alone, between two steps.
+ *
+ * A gradient is the SUM over the tokens of this rank's micro-batch, not a mean: the one division, by the
+ * number of tokens of all ranks and micro-batches, is inside the step, so ranks may have different numbers.
+ *
+ * An engine is used by one thread at a time. It has its own communicator, split from the caller's, whose sums
+ * are in rank order, and its own host stream: communication overlaps with what the caller does between calls.
+ */
+#ifndef PEAL_ZERO_H
+#define PEAL_ZERO_H
+
+#include "peal/peal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+typedef struct pealZero* pealZero_t;
+
+/* What becomes of a parameter for which pealZeroGradientReady was not called. */
+typedef enum {
+  pealZeroMissingIsZero = 0,  /* its gradient counts as zeros; the report counts such parameters */
+  pealZeroMissingIsError = 1, /* leaving the unit (backward) fails with pealInvalidUsage */
+} pealZeroMissing_t;
+
+/* Start from PEAL_ZERO_OPTIONS_INITIALIZER. All ranks pass the same; pealZeroSeal checks that. */
+typedef struct pealZeroOptions {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int stage;          /* 0 to 3 */
+  int microBatches;   /* of each step, from 1 */
+  size_t bucketBytes; /* stages 0-2: gradients are reduced in buckets of about this many bytes. A parameter
+                         is never split, so a larger one is a bucket of its own */
+  /* 0: stages 0 and 1 add up the micro-batches in fp32 on each rank and communicate once, stages 2 and 3
+   * reduce every micro-batch. 1: every stage reduces every micro-batch, so that all stages give the same
+   * bits when microBatches > 1 too, for 2m (stage 0) and m+1 (stage 1) times the elements instead of 2. */
+  int reduceEachMicroBatch;
+  int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3) */
+  int unitSlots;   /* stage 3: buffers for gathered units; 0: 3 and one for each kept unit */
+  int prefetch;    /* stage 3, 1: gather the unit that came next last time while this one computes */
+  pealZeroMissing_t missingGradients;
+  double clipNorm; /* > 0: gradients are scaled so that their global norm is at most this; 0: off */
+  double beta1, beta2, epsilon, weightDecay; /* AdamW; the decay is decoupled: w -= lr * weightDecay * w */
+} pealZeroOptions_t;
+
+#define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
+#define PEAL_ZERO_OPTIONS_INITIALIZER                                                                  \
+  {                                                                                                    \
+    sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1, \
+        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01                                             \
+  }
+
+/* ---- making an engine -------------------------------------------------------------------------- */
+
+/* Collective over comm, which stays the caller's and may be destroyed before or after. */
+PEAL_API pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOptions_t* options);
+
+/* Waits for what is running, then frees. Local. zero may be NULL. */
+PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
+
+/* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate and
+ * pealZeroPlan. Valid until the next call. Never NULL; "" if none. After an error of a collective the engine
+ * refuses everything but pealZeroDestroy with that error: the ranks are no longer in step. */
+PEAL_API const char* pealZeroGetLastError(pealZero_t zero);
+
+typedef enum { pealZeroNoDecay = 0, pealZeroDecay = 1 } pealZeroDecay_t;
+
+/* Registers a parameter and gives its id: 0, 1, 2, ... Parameters lie in the flat space in this order, and
+ * gradients are expected in about the reverse order. unit: that of the parameter before, or the next number
+ * (the first is 0). name: unique, not empty, copied. elements may be 0. Tied weights are one
+ * parameter: register it once,
+ * and add up its gradients (in fp32) before handing them over. */
+PEAL_API pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t elements, int unit,
+                                           pealZeroDecay_t decay, int* id);
+
+/* Stage 3: the unit's weights stay gathered from forward to backward (no reshard after forward). */
+PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
+
+/* values: the parameter's first values, elements floats, read by pealZeroSeal and to be kept until then.
+ * Needed on rank 0, ignored on the others. */
+PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
+
+/* Collective. Checks that all ranks registered the same model with the same options, allocates everything
+ * (nothing is allocated later), and gives every rank rank 0's values. */
+PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+typedef enum { pealZeroForward = 0, pealZeroBackward = 1 } pealZeroPass_t;
+
+/* Returns when the unit's weights are there to be read. */
+PEAL_API pealResult_t pealZeroUnitEnter(pealZero_t zero, int unit, pealZeroPass_t pass);
+/* The unit's pointers die. Backward: its gradients are complete, those not handed over count as missing. */
+PEAL_API pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_t pass);
+
+/* *weights: the parameter's bf16 values, elements of them, to be read while its unit is open. */
+PEAL_API pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights);
+
+/* *gradient: where to write the parameter's bf16 gradient of this micro-batch, all elements, each rounded
+ * once from an fp32 sum over the micro-batch's tokens. What is there before is undefined. Valid while its
+ * unit is open for backward, until pealZeroGradientReady. May wait for a buffer whose reduction runs. At
+ * stage 2 it fails if bucketSlots earlier buckets are incomplete: hand gradients over in about the reverse
+ * order of registration. */
+PEAL_API pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient);
+
+/* The gradient is written. Once for each parameter and micro-batch. */
+PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
+
+/* All units are left. Units that were not entered for backward have only missing gradients. */
+PEAL_API pealResult_t pealZeroEndMicroBatch(pealZero_t zero);
+
+typedef struct {
+  uint64_t step;               /* updates made so far, this one included: AdamW's t */
+  uint64_t tokens;             /* of all ranks in this step */
+  double gradientNorm;         /* global norm of the mean gradient (sum / tokens), before clipping. The same
+                                  bits for every stage, bucket size and partition: the sum of squares is exact */
+  double clipFactor;           /* min(1, clipNorm / (gradientNorm + 1e-6)); 1 if clipping is off */
+  int skipped;                 /* 1: some gradient on some rank was infinite or NaN; nothing was changed, on
+                                  any rank. gradientNorm is then NaN */
+  uint64_t missingGradients;   /* on this rank, over the micro-batches of this step */
+  double communicationSeconds; /* that the engine's stream spent in collectives since the step before */
+  double waitSeconds;          /* of that, while the caller was waiting inside a call: not hidden */
+} pealZeroReport_t;
+
+/* Collective. localTokens: of this rank over all micro-batches of the step; 0 is legal, but not on all
+ * ranks. Afterwards weights are the new ones. At stages 1 and 2 their gathering goes on while
+ * the next forward pass begins. report may be NULL. */
+PEAL_API pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTokens,
+                                   pealZeroReport_t* report);
+
+/* ---- looking inside -------------------------------------------------------------------------------- */
+
+typedef enum {
+  pealZeroMaster = 0, /* fp32 master weights */
+  pealZeroMoment1 = 1,
+  pealZeroMoment2 = 2,
+  pealZeroWeight = 3, /* the bf16 weights, widened */
+} pealZeroTensor_t;
+
+/* Collective, all ranks with the same arguments, between steps. values: elements floats, the whole parameter
+ * on every rank. Counted apart from the training traffic. */
+PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values);
+
+/* What was sent for training since pealZeroSeal. Elements follow the definition of ZERO's formulas: what
+ * this rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
+ * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. */
+enum {
+  pealZeroAllReduce = 0, /* gradients, stage 0 */
+  pealZeroReduceScatter, /* gradients, stages 1 to 3 */
+  pealZeroAllGather,     /* weights, stages 1 to 3 */
+  pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens */
+  pealZeroStart,         /* pealZeroSeal's agreement and broadcast */
+  pealZeroInspect,       /* pealZeroRead */
+  pealZeroNumCounters
+};
+typedef struct {
+  uint64_t calls[pealZeroNumCounters];
+  uint64_t elementsSent[pealZeroNumCounters];
+  uint64_t bytesSent[pealZeroNumCounters];
+  uint64_t steps; /* calls of pealZeroStep, skipped ones included */
+} pealZeroCounters_t;
+PEAL_API pealResult_t pealZeroGetCounters(pealZero_t zero, pealZeroCounters_t* counters);
+
+/* The communicator that the engine made for itself, for pealCommGetStats. Owned by the engine. */
+PEAL_API pealResult_t pealZeroGetComm(pealZero_t zero, pealComm_t* comm);
+
+typedef enum {
+  pealZeroModelState = 0, /* in the formulas of the stages */
+  pealZeroWorking = 1,    /* buffers, with formulas of their own */
+} pealZeroArenaKind_t;
+
+typedef struct {
+  const char* name; /* "weights", "gradients", "master", "moment1", "moment2"; "accumulation",
+                       "gradient buffers", "unit buffers" */
+  pealZeroArenaKind_t kind;
+  uint64_t bytes;        /* allocated */
+  uint64_t plannedBytes; /* pealZeroPlan's figure for this rank */
+} pealZeroArena_t;
+
+/* *arenas: *count entries, owned by the engine, valid until it is destroyed. After pealZeroSeal. */
+PEAL_API pealResult_t pealZeroGetMemory(pealZero_t zero, const pealZeroArena_t** arenas, size_t* count);
+
+/* The parameters as registered. *count: how many. name is owned by the engine. Outputs may be NULL. */
+PEAL_API pealResult_t pealZeroParameterCount(pealZero_t zero, int* count);
+PEAL_API pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, const char** name, uint64_t* elements,
+                                            int* unit);
+
+/* ---- the planner --------------------------------------------------------------------------------------
+ * Memory, communication and time of a step from a few numbers, for every stage at once. Needs no engine. The
+ * engine uses it for its own arenas. */
+
+/* Start from PEAL_ZERO_PLAN_INITIALIZER. A number left at 0 switches off what depends on it. */
+typedef struct pealZeroPlanInput {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  /* the model */
+  uint64_t parameters;       /* trained */
+  uint64_t frozenParameters; /* have weights only */
+  int weightBytes;           /* per element, default 2 */
+  int gradientBytes;         /* per element, default 2 */
+  int optimizerBytes;        /* K: per element, default 12 (fp32 master and two moments) */
+  int reduceBytes;           /* per gradient element while it is sent; 0: gradientBytes */
+  /* the ranks */
+  int64_t ranks; /* N */
+  int64_t rank;  /* whose memory; rank 0 has the most */
+  int64_t group; /* G, ranks in a shard group (HSDP); 0: no such plan. Must divide ranks */
+  /* the step */
+  int64_t microBatches;     /* m */
+  int reduceEachMicroBatch; /* as in pealZeroOptions_t */
+  int reshardAfterForward;  /* stage 3; default 1 */
+  double tokens;            /* of one micro-batch on one rank */
+  /* buffers: taken as given */
+  uint64_t bucketBytes;    /* for the number of buckets; default 25 MiB */
+  uint64_t buckets;        /* their number; 0: from bucketBytes */
+  uint64_t bucketElements; /* the largest bucket; 0: from bucketBytes */
+  int bucketSlots;         /* default 2 */
+  uint64_t units;          /* stage 3: how many; default 1 */
+  uint64_t keptUnits;      /* of them not resharded after forward, when reshardAfterForward is 1 */
+  uint64_t unitElements;   /* the largest unit; 0: parameters / units, rounded up */
+  int unitSlots;           /* default 3 */
+  int unitGradientSlots;   /* default 3 */
+  /* activations: given, or 34 * sequence * sequences * hidden bytes for each of layers (16-bit values,
+   * attention recomputed) */
+  double activationBytes;
+  double layers, hidden, sequence, sequences;
+  /* the machine */
+  double flopsPerSecond;        /* F, achieved, of one rank */
+  double networkBytesPerSecond; /* W, of one rank in one direction */
+  double groupBytesPerSecond;   /* inside a shard group, for HSDP; 0: the network's */
+  double latencySeconds;        /* alpha, per message */
+  double deviceBytes;           /* memory of one rank */
+} pealZeroPlanInput_t;
+
+#define PEAL_ZERO_PLAN_INITIALIZER                                                                           \
+  {                                                                                                          \
+    sizeof(pealZeroPlanInput_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 0, 0, 2, 2, 12, 0, 1, 0, 0, 1, 0, 1, 0, \
+        (uint64_t)25 << 20, 0, 0, 2, 1, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
+  }
+
+/* One stage's row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,
+ * the mean over ranks. */
+typedef struct {
+  int valid;              /* 0: this row does not apply (HSDP without a group) */
+  uint64_t shardElements; /* trained elements that the rank owns (N or G shards) */
+  /* memory */
+  uint64_t weights, gradients, optimizer;
+  uint64_t modelStates; /* their sum: ZeRO's formula */
+  uint64_t accumulation, gradientBuffers, unitBuffers;
+  uint64_t activations;
+  uint64_t total;
+  int fits;            /* in deviceBytes; 1 if that is not given */
+  int64_t ranksNeeded; /* the fewest ranks with which modelStates + activations fit; 0: none, or no
+                          deviceBytes. HSDP: the smallest group */
+  /* communication over the network; elements before the factor (N-1)/N */
+  double elements;        /* 2P, (m+1)P, 3mP, ... */
+  double bytesSent;       /* elements * bytes * (N-1)/N */
+  double reduceBytesSent; /* of that, gradients */
+  double gatherBytesSent; /* of that, weights */
+  double groupBytesSent;  /* HSDP: inside the shard group. bytesSent is then the all-reduce over replicas */
+  uint64_t allReduces, reduceScatters, allGathers; /* calls */
+  uint64_t messages;                               /* steps of ring collectives: N-1 for each half */
+  /* time, seconds per step; 0 if the machine is not given */
+  double networkSeconds, groupSeconds; /* bytes / bandwidth + messages * alpha */
+  double communicationSeconds;         /* their sum */
+  double exposedSeconds;               /* what cannot hide behind computing: see docs/ZERO.md */
+  double tokensToHide;                 /* least tokens per rank and micro-batch that hide the rest */
+} pealZeroPlanStage_t;
+
+enum { pealZeroPlanHsdp = 4, pealZeroPlanStages = 5 };
+
+typedef struct {
+  pealZeroPlanStage_t stages[pealZeroPlanStages]; /* 0, 1, 2, 3, HSDP */
+  double flops; /* 6 * parameters * tokens * microBatches, per rank and step */
+  double forwardSeconds, backwardSeconds, computeSeconds;
+  int recommended;  /* index into stages, -1: nothing fits */
+  char reason[400]; /* why, one or two sentences */
+} pealZeroPlan_t;
+
+PEAL_API pealResult_t pealZeroPlan(const pealZeroPlanInput_t* input, pealZeroPlan_t* plan);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* PEAL_ZERO_H */

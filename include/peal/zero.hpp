@@ -1,0 +1,132 @@
+// The C++ face of peal/zero.h: an engine that frees itself, errors as exceptions. Header-only; every call is
+// one call of the C API, whose comments hold.
+#ifndef PEAL_ZERO_HPP
+#define PEAL_ZERO_HPP
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "peal/zero.h"
+
+namespace peal::zero {
+
+// A failed call: the code and the sentence.
+class Failure : public std::runtime_error {
+ public:
+  Failure(pealResult_t failedWith, const std::string& sentence)
+      : std::runtime_error(sentence), code(failedWith) {}
+  const pealResult_t code;
+};
+
+inline pealZeroOptions_t defaultOptions() { return PEAL_ZERO_OPTIONS_INITIALIZER; }
+inline pealZeroPlanInput_t defaultPlanInput() { return PEAL_ZERO_PLAN_INITIALIZER; }
+
+inline pealZeroPlan_t plan(const pealZeroPlanInput_t& input) {
+  pealZeroPlan_t result;
+  if (const pealResult_t code = pealZeroPlan(&input, &result); code != pealSuccess) {
+    throw Failure(code, pealZeroGetLastError(nullptr));
+  }
+  return result;
+}
+
+class Engine {
+ public:
+  Engine() = default;
+  Engine(pealComm_t comm, const pealZeroOptions_t& options) {
+    if (const pealResult_t code = pealZeroCreate(&zero_, comm, &options); code != pealSuccess) {
+      throw Failure(code, pealZeroGetLastError(nullptr));
+    }
+  }
+  ~Engine() { pealZeroDestroy(zero_); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  Engine(Engine&& other) noexcept : zero_(std::exchange(other.zero_, nullptr)) {}
+  Engine& operator=(Engine&& other) noexcept {
+    std::swap(zero_, other.zero_);
+    return *this;
+  }
+
+  int addParameter(const std::string& name, uint64_t elements, int unit, pealZeroDecay_t decay) {
+    int id = -1;
+    check(pealZeroAddParameter(zero_, name.c_str(), elements, unit, decay, &id));
+    return id;
+  }
+  void keepUnit(int unit) { check(pealZeroKeepUnit(zero_, unit)); }
+  void setInitial(int id, const float* values) { check(pealZeroSetInitial(zero_, id, values)); }
+  void seal() { check(pealZeroSeal(zero_)); }
+
+  void enter(int unit, pealZeroPass_t pass) { check(pealZeroUnitEnter(zero_, unit, pass)); }
+  void leave(int unit, pealZeroPass_t pass) { check(pealZeroUnitLeave(zero_, unit, pass)); }
+  const uint16_t* weights(int id) {
+    const uint16_t* values = nullptr;
+    check(pealZeroWeights(zero_, id, &values));
+    return values;
+  }
+  uint16_t* gradient(int id) {
+    uint16_t* values = nullptr;
+    check(pealZeroGradient(zero_, id, &values));
+    return values;
+  }
+  void gradientReady(int id) { check(pealZeroGradientReady(zero_, id)); }
+  void endMicroBatch() { check(pealZeroEndMicroBatch(zero_)); }
+  pealZeroReport_t step(double learningRate, uint64_t localTokens) {
+    pealZeroReport_t report;
+    check(pealZeroStep(zero_, learningRate, localTokens, &report));
+    return report;
+  }
+
+  void read(int id, pealZeroTensor_t tensor, float* values) {
+    check(pealZeroRead(zero_, id, tensor, values));
+  }
+  pealZeroCounters_t counters() const {
+    pealZeroCounters_t counted;
+    check(pealZeroGetCounters(zero_, &counted));
+    return counted;
+  }
+  std::span<const pealZeroArena_t> memory() const {
+    const pealZeroArena_t* arenas = nullptr;
+    size_t count = 0;
+    check(pealZeroGetMemory(zero_, &arenas, &count));
+    return {arenas, count};
+  }
+  pealZero_t handle() const { return zero_; }
+
+ private:
+  void check(pealResult_t code) const {
+    if (code != pealSuccess) {
+      throw Failure(code, pealZeroGetLastError(zero_));
+    }
+  }
+  pealZero_t zero_ = nullptr;
+};
+
+// A unit that is open for the scope's length.
+class UnitScope {
+ public:
+  UnitScope(Engine& engine, int unit, pealZeroPass_t pass) : engine_(engine), unit_(unit), pass_(pass) {
+    engine_.enter(unit_, pass_);
+  }
+  // Leaves the unit. Call it at the end: an error here must reach the caller, and a destructor cannot throw.
+  void leave() {
+    open_ = false;
+    engine_.leave(unit_, pass_);
+  }
+  ~UnitScope() {
+    if (open_) {
+      pealZeroUnitLeave(engine_.handle(), unit_, pass_);
+    }
+  }
+  UnitScope(const UnitScope&) = delete;
+  UnitScope& operator=(const UnitScope&) = delete;
+
+ private:
+  Engine& engine_;
+  int unit_;
+  pealZeroPass_t pass_;
+  bool open_ = true;
+};
+
+}  // namespace peal::zero
+#endif  // PEAL_ZERO_HPP
