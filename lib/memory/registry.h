@@ -1,7 +1,8 @@
 // The registry of this process's memory that peers may read in place: memfd regions made by pealMemAlloc,
 // and ranges registered by the user (read with process_vm_readv where the system allows it).
 //
-// Owns the memfds and mappings of pealMemAlloc. Thread-safe. Used by comm and by transports that map memory.
+// Owns the memfds and mappings of pealMemAlloc. Thread-safe. Never knows who reads. Used by comm and by
+// transports that map memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +34,8 @@ std::optional<Region> findRegion(const void* pointer, size_t bytes);
 
 // Changes whenever a region ends: a transport compares it to drop what it cached about regions.
 uint64_t registryGeneration();
+
+// Whether that region still exists.
+bool regionExists(uint64_t id);
 
 }  // namespace peal
