@@ -25,7 +25,7 @@ enum class Knob {
   Interface,      // PEAL_INTERFACE
   Port,           // PEAL_PORT
   Isa,            // PEAL_ISA
-  Secret,         // PEAL_SECRET
+  LaunchSecret,   // PEAL_SECRET
   DirectRead,     // PEAL_DIRECT_READ
   Count
 };
