@@ -1,0 +1,100 @@
+// How a block of each data type is loaded into accumulators and packed again. Only for kernels_*.cpp, after
+// vectors.h and HalfConversion: everything has internal linkage.
+//
+// Every type has Lane (what it is reduced in), kElementBytes, kBlockBytes (memory behind the four
+// accumulators), load and pack. pack is the one place where a result is rounded. Narrow types put
+// neighbouring elements into different accumulators: all work is elementwise, so no lane crosses a vector.
+#pragma once
+
+namespace peal {
+namespace {
+
+template <class T>
+struct Native {
+  using Lane = T;
+  static constexpr size_t kElementBytes = sizeof(T);
+  static constexpr size_t kBlockBytes = 4 * kVectorBytes;
+
+  static Block<T> load(const char* from) {
+    return {loadVector<T>(from), loadVector<T>(from + kVectorBytes), loadVector<T>(from + 2 * kVectorBytes),
+            loadVector<T>(from + 3 * kVectorBytes)};
+  }
+  static Packed pack(const Block<T>& x) { return {word(x.a), word(x.b), word(x.c), word(x.d)}; }
+
+ protected:
+  static Words word(Vector<T> vector) { return reinterpret_cast<Words>(vector); }
+};
+
+// fp32 and fp64.
+template <class T>
+struct NativeFloat : Native<T> {
+  static Packed pack(const Block<T>& x) {
+    return Native<T>::pack({oneNan(x.a), oneNan(x.b), oneNan(x.c), oneNan(x.d)});
+  }
+};
+
+struct Bfloat16 {
+  using Lane = float;
+  static constexpr size_t kElementBytes = 2;
+  static constexpr size_t kBlockBytes = 2 * kVectorBytes;
+
+  static Block<float> load(const char* from) {
+    const Words low = loadVector<uint32_t>(from);
+    const Words high = loadVector<uint32_t>(from + kVectorBytes);
+    return {asFloats(low << 16), asFloats(low & kOdd), asFloats(high << 16), asFloats(high & kOdd)};
+  }
+  static Packed pack(const Block<float>& x) {
+    return {(nearest(x.a) >> 16) | (nearest(x.b) & kOdd), (nearest(x.c) >> 16) | (nearest(x.d) & kOdd)};
+  }
+
+ private:
+  static constexpr uint32_t kOdd = 0xffff0000u;
+
+  // The result's upper half is x rounded to nearest even; the lower half is left over.
+  static Words nearest(Floats x) {
+    const Words bits = asWords(oneNan(x));
+    return bits + 0x7fffu + ((bits >> 16) & 1u);
+  }
+};
+
+struct Float16 {
+  using Lane = float;
+  static constexpr size_t kElementBytes = 2;
+  static constexpr size_t kBlockBytes = 2 * kVectorBytes;
+
+  static Block<float> load(const char* from) {
+    const Pair low = HalfConversion::widen(loadVector<uint32_t>(from));
+    const Pair high = HalfConversion::widen(loadVector<uint32_t>(from + kVectorBytes));
+    return {low.first, low.second, high.first, high.second};
+  }
+  static Packed pack(const Block<float>& x) {
+    return {HalfConversion::narrow({oneNan(x.a), oneNan(x.b)}),
+            HalfConversion::narrow({oneNan(x.c), oneNan(x.d)})};
+  }
+};
+
+template <class Format>
+struct Float8 {
+  using Lane = float;
+  static constexpr size_t kElementBytes = 1;
+  static constexpr size_t kBlockBytes = kVectorBytes;
+
+  static Block<float> load(const char* from) {
+    const Words codes = loadVector<uint32_t>(from);
+    return {Format::widen(codes & 0xffu), Format::widen((codes >> 8) & 0xffu),
+            Format::widen((codes >> 16) & 0xffu), Format::widen(codes >> 24)};
+  }
+  static Packed pack(const Block<float>& x) {
+    return {Format::narrow(x.a) | Format::narrow(x.b) << 8 | Format::narrow(x.c) << 16 |
+            Format::narrow(x.d) << 24};
+  }
+};
+
+// Both saturate at their largest finite value, 448 and 57344.
+using Float8e4m3 = Float8<SmallFloat<4, 3, 0x43e00000u, 0x7fu, false>>;
+using Float8e5m2 = Float8<SmallFloat<5, 2, 0x47600000u, 0x7fu, true>>;
+// For max and min, which round nothing: infinity stays. (61440 is halfway to the power of two above 57344.)
+using Float8e5m2Exact = Float8<SmallFloat<5, 2, 0x47700000u, 0x7fu, true>>;
+
+}  // namespace
+}  // namespace peal

@@ -1,0 +1,38 @@
+// The loops for AVX2 + FMA + F16C.
+#include "lib/reduce/isa_x86.h"
+
+namespace peal {
+namespace {
+constexpr unsigned kVectorBytes = 32;
+
+inline void streamVector(void* to, const void* vector) {
+  _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_loadu_si256(static_cast<const __m256i*>(vector)));
+}
+}  // namespace
+}  // namespace peal
+
+#include "lib/reduce/vectors.h"
+
+namespace peal {
+namespace {
+
+struct HalfConversion {
+  static Pair widen(Words halves) {
+    const __m256i all = reinterpret_cast<__m256i>(halves);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(all)), _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1))};
+  }
+  static Words narrow(Pair values) {
+    const __m128i low = _mm256_cvtps_ph(values.first, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i high = _mm256_cvtps_ph(values.second, _MM_FROUND_TO_NEAREST_INT);
+    return reinterpret_cast<Words>(_mm256_set_m128i(high, low));
+  }
+};
+
+}  // namespace
+}  // namespace peal
+
+#include "lib/reduce/loops.h"
+
+namespace peal {
+const Kernels kAvx2Kernels{reduceElements, copyElements};
+}  // namespace peal

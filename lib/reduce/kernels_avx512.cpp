@@ -1,0 +1,38 @@
+// The loops for AVX-512 F + BW + DQ + VL.
+#include "lib/reduce/isa_x86.h"
+
+namespace peal {
+namespace {
+constexpr unsigned kVectorBytes = 64;
+
+inline void streamVector(void* to, const void* vector) {
+  _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(vector));
+}
+}  // namespace
+}  // namespace peal
+
+#include "lib/reduce/vectors.h"
+
+namespace peal {
+namespace {
+
+struct HalfConversion {
+  static Pair widen(Words halves) {
+    const __m512i all = reinterpret_cast<__m512i>(halves);
+    return {_mm512_cvtph_ps(_mm512_castsi512_si256(all)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(all, 1))};
+  }
+  static Words narrow(Pair values) {
+    const __m256i low = _mm512_cvtps_ph(values.first, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i high = _mm512_cvtps_ph(values.second, _MM_FROUND_TO_NEAREST_INT);
+    return reinterpret_cast<Words>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+  }
+};
+
+}  // namespace
+}  // namespace peal
+
+#include "lib/reduce/loops.h"
+
+namespace peal {
+const Kernels kAvx512Kernels{reduceElements, copyElements};
+}  // namespace peal

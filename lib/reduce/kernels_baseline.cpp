@@ -1,0 +1,22 @@
+// The loops for any x86-64 processor: SSE2.
+#include "lib/reduce/isa_x86.h"
+
+namespace peal {
+namespace {
+constexpr unsigned kVectorBytes = 16;
+
+inline void streamVector(void* to, const void* vector) {
+  _mm_stream_si128(static_cast<__m128i*>(to), _mm_loadu_si128(static_cast<const __m128i*>(vector)));
+}
+}  // namespace
+}  // namespace peal
+
+#include "lib/reduce/vectors.h"
+//
+#include "lib/reduce/half_by_bits.h"
+//
+#include "lib/reduce/loops.h"
+
+namespace peal {
+const Kernels kBaselineKernels{reduceElements, copyElements};
+}  // namespace peal

@@ -1,0 +1,56 @@
+#include "lib/reduce/reduce.h"
+
+#include <cstring>
+
+#include "lib/reduce/dispatch.h"
+#include "lib/reduce/kernels.h"
+
+namespace peal {
+
+void reduceWith(Isa isa, pealDataType_t type, const ReduceOp& op, const ReduceArgs& args) {
+  const bool multiplies = op.preMultiply && args.rawSource >= 0;
+  const bool divides = op.kind == pealAvg && args.finish == Finish::Yes;
+  KernelArgs kernel{.sources = args.sources.data(),
+                    .sourceCount = args.sources.size(),
+                    .rawSource = multiplies ? static_cast<size_t>(args.rawSource) : args.sources.size(),
+                    .scalar = op.scalar.data(),
+                    .destinations = {args.destinations[0], args.destinations[1]},
+                    .destinationCount = args.destinations[1] == nullptr ? 1U : 2U,
+                    .count = args.count,
+                    .divideBy = divides ? op.ranks : 0,
+                    .streaming = args.store == Store::Streaming};
+  if (kernel.sourceCount == 1 && !multiplies && !divides) {
+    kernel.count *= elementBytes(type);
+    kernelsFor(isa).copy(kernel);
+    return;
+  }
+  kernelsFor(isa).reduce(type, op.kind == pealAvg ? pealSum : op.kind, kernel);
+}
+
+void copyBytesWith(Isa isa, void* to, const void* from, size_t bytes, Store store) {
+  if (store == Store::Cached) {
+    if (bytes != 0 && to != from) {
+      std::memcpy(to, from, bytes);
+    }
+    return;
+  }
+  kernelsFor(isa).copy({.sources = &from,
+                        .sourceCount = 1,
+                        .rawSource = 1,
+                        .scalar = nullptr,
+                        .destinations = {to, nullptr},
+                        .destinationCount = 1,
+                        .count = bytes,
+                        .divideBy = 0,
+                        .streaming = true});
+}
+
+void reduce(pealDataType_t type, const ReduceOp& op, const ReduceArgs& args) {
+  reduceWith(bestIsa(), type, op, args);
+}
+
+void copyBytes(void* to, const void* from, size_t bytes, Store store) {
+  copyBytesWith(bestIsa(), to, from, bytes, store);
+}
+
+}  // namespace peal
