@@ -1,0 +1,138 @@
+#include "tools/train/block.h"
+
+#include <algorithm>
+
+#include "tools/train/kernels.h"
+#include "tools/train/matmul.h"
+
+namespace peal::train {
+namespace {
+
+struct Linear {
+  size_t rows, inputs, outputs;
+};
+
+// y = x · weightᵀ + bias (+ base)
+void linearForward(Linear shape, const float* x, const float* weight, const float* bias, const float* base,
+                   float* y) {
+  kernels().addBias(base, bias, y, shape.rows, shape.outputs);
+  multiplyByTransposed({x, shape.rows, shape.inputs, shape.inputs},
+                       {weight, shape.outputs, shape.inputs, shape.inputs},
+                       {y, shape.rows, shape.outputs, shape.outputs}, Target::Accumulate);
+}
+
+void linearWeightGradient(Linear shape, const float* x, const float* dy, float* gradient) {
+  multiplyTransposed({dy, shape.rows, shape.outputs, shape.outputs},
+                     {x, shape.rows, shape.inputs, shape.inputs},
+                     {gradient, shape.outputs, shape.inputs, shape.inputs}, Target::Overwrite);
+}
+
+void linearInputGradient(Linear shape, const float* dy, const float* weight, float* dx) {
+  multiply({dy, shape.rows, shape.outputs, shape.outputs},
+           {weight, shape.outputs, shape.inputs, shape.inputs}, {dx, shape.rows, shape.inputs, shape.inputs},
+           Target::Overwrite);
+}
+
+}  // namespace
+
+BlockScratch::BlockScratch(size_t rows, size_t width, size_t length)
+    : hidden(rows * 4 * width),
+      qkv(rows * 3 * width),
+      narrow(rows * width),
+      scores(length * length),
+      gradient(4 * width * width),
+      second(width) {}
+
+size_t BlockScratch::floats() const {
+  return hidden.size() + qkv.size() + narrow.size() + scores.size() + gradient.size() + second.size();
+}
+
+Block::Block(const ModelShape& shape, size_t sequences) {
+  const size_t rows = sequences * shape.context, width = shape.width;
+  for (auto* wide : {&input_, &norm1_, &attended_, &middle_, &norm2_})
+    wide->resize(rows * width);
+  for (auto* perRow : {&mean1_, &inverse1_, &mean2_, &inverse2_})
+    perRow->resize(rows);
+  qkv_.resize(rows * 3 * width);
+  probabilities_.resize(AttentionShape{sequences, shape.context, shape.heads, width}.probabilityCount());
+  expanded_.resize(rows * 4 * width);
+  activated_.resize(rows * 4 * width);
+}
+
+size_t Block::floats() const {
+  size_t sum = 0;
+  for (const auto* part : {&input_, &mean1_, &inverse1_, &norm1_, &qkv_, &probabilities_, &attended_,
+                           &middle_, &mean2_, &inverse2_, &norm2_, &expanded_, &activated_}) {
+    sum += part->size();
+  }
+  return sum;
+}
+
+void Block::forward(const AttentionShape& shape, const float* const* weights, const float* x, float* out) {
+  const size_t rows = shape.rows(), width = shape.width;
+  const Kernels& loops = kernels();
+  std::copy(x, x + rows * width, input_.data());
+  loops.layerNorm(x, weights[kNorm1Gain], weights[kNorm1Bias], norm1_.data(), mean1_.data(), inverse1_.data(),
+                  rows, width);
+  linearForward({rows, width, 3 * width}, norm1_.data(), weights[kQkvWeight], weights[kQkvBias], nullptr,
+                qkv_.data());
+  attentionForward(shape, qkv_.data(), probabilities_.data(), attended_.data());
+  linearForward({rows, width, width}, attended_.data(), weights[kProjectWeight], weights[kProjectBias],
+                input_.data(), middle_.data());
+  loops.layerNorm(middle_.data(), weights[kNorm2Gain], weights[kNorm2Bias], norm2_.data(), mean2_.data(),
+                  inverse2_.data(), rows, width);
+  linearForward({rows, width, 4 * width}, norm2_.data(), weights[kExpandWeight], weights[kExpandBias],
+                nullptr, expanded_.data());
+  loops.gelu(expanded_.data(), activated_.data(), rows * 4 * width);
+  linearForward({rows, 4 * width, width}, activated_.data(), weights[kContractWeight], weights[kContractBias],
+                middle_.data(), out);
+}
+
+void Block::backwardMlp(size_t rows, size_t width, const float* const* weights, float* dx,
+                        BlockScratch& scratch, const BlockGradient& ready) {
+  const Kernels& loops = kernels();
+  const Linear contract{rows, 4 * width, width}, expand{rows, width, 4 * width};
+  float* gradient = scratch.gradient.data();
+  loops.sumRows(dx, gradient, rows, width);
+  ready(kContractBias, gradient);
+  linearWeightGradient(contract, activated_.data(), dx, gradient);
+  ready(kContractWeight, gradient);
+  linearInputGradient(contract, dx, weights[kContractWeight], scratch.hidden.data());
+  loops.geluBackward(expanded_.data(), scratch.hidden.data(), rows * 4 * width);
+  loops.sumRows(scratch.hidden.data(), gradient, rows, 4 * width);
+  ready(kExpandBias, gradient);
+  linearWeightGradient(expand, norm2_.data(), scratch.hidden.data(), gradient);
+  ready(kExpandWeight, gradient);
+  linearInputGradient(expand, scratch.hidden.data(), weights[kExpandWeight], scratch.narrow.data());
+  loops.layerNormBackward(scratch.narrow.data(), middle_.data(), weights[kNorm2Gain], mean2_.data(),
+                          inverse2_.data(), dx, gradient, scratch.second.data(), rows, width);
+  ready(kNorm2Bias, scratch.second.data());
+  ready(kNorm2Gain, gradient);
+}
+
+void Block::backward(const AttentionShape& shape, const float* const* weights, float* dx,
+                     BlockScratch& scratch, const BlockGradient& ready) {
+  const size_t rows = shape.rows(), width = shape.width;
+  const Kernels& loops = kernels();
+  const Linear project{rows, width, width}, qkv{rows, width, 3 * width};
+  float* gradient = scratch.gradient.data();
+  backwardMlp(rows, width, weights, dx, scratch, ready);
+  loops.sumRows(dx, gradient, rows, width);
+  ready(kProjectBias, gradient);
+  linearWeightGradient(project, attended_.data(), dx, gradient);
+  ready(kProjectWeight, gradient);
+  linearInputGradient(project, dx, weights[kProjectWeight], scratch.narrow.data());
+  attentionBackward(shape, qkv_.data(), probabilities_.data(), scratch.narrow.data(), scratch.qkv.data(),
+                    scratch.scores.data());
+  loops.sumRows(scratch.qkv.data(), gradient, rows, 3 * width);
+  ready(kQkvBias, gradient);
+  linearWeightGradient(qkv, norm1_.data(), scratch.qkv.data(), gradient);
+  ready(kQkvWeight, gradient);
+  linearInputGradient(qkv, scratch.qkv.data(), weights[kQkvWeight], scratch.narrow.data());
+  loops.layerNormBackward(scratch.narrow.data(), input_.data(), weights[kNorm1Gain], mean1_.data(),
+                          inverse1_.data(), dx, gradient, scratch.second.data(), rows, width);
+  ready(kNorm1Bias, scratch.second.data());
+  ready(kNorm1Gain, gradient);
+}
+
+}  // namespace peal::train

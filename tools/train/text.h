@@ -1,0 +1,50 @@
+// Text to train on: characters as symbols, a training part and a held-out end, and which piece of it each
+// sequence of a step is. Every rank holds the same text.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace peal::train {
+
+// What --text takes when it is not given: Debian's bible-kjv, one verse a line, without references.
+inline constexpr const char* kDefaultTextName = "bible-kjv";
+
+// The bytes of a file, or of the default text if path is empty. Throws UsageError with the file's name and
+// the reason.
+std::string readText(const std::string& path);
+
+// Code points of UTF-8. Throws UsageError naming the byte offset of the first malformed sequence.
+std::u32string decodeUtf8(std::string_view bytes, std::string_view name);
+std::string encodeUtf8(std::u32string_view characters);
+
+class Text {
+ public:
+  // The last heldOutShare of the characters is held out. Throws UsageError if the text is empty or if
+  // either part cannot hold context + 1 characters.
+  Text(std::string name, std::u32string_view characters, size_t context, double heldOutShare = 0.05);
+
+  const std::string& name() const { return name_; }
+  size_t vocabulary() const { return alphabet_.size(); }
+  const std::vector<uint32_t>& training() const { return training_; }
+  const std::vector<uint32_t>& heldOut() const { return heldOut_; }
+  std::vector<uint32_t> encode(std::u32string_view characters) const;  // all must be in the alphabet
+  std::string decode(const std::vector<uint32_t>& symbols) const;
+
+  // Where in training() the sequence `slot` of `step` starts: a pure function of (seed, step, slot) and of
+  // the lengths, so that it does not depend on how slots are spread over ranks and micro-batches.
+  size_t sequenceStart(uint64_t seed, uint64_t step, uint64_t slot, size_t context) const;
+
+  // Writes that sequence's inputs, and its targets: the inputs one character on.
+  void sequence(uint64_t seed, uint64_t step, uint64_t slot, size_t context, uint32_t* inputs,
+                uint32_t* targets) const;
+
+ private:
+  std::string name_;
+  std::u32string alphabet_;  // ascending
+  std::vector<uint32_t> training_, heldOut_;
+};
+
+}  // namespace peal::train
