@@ -146,7 +146,7 @@ TEST(Parameters, unitsAreContiguousAndNamesUnique) {
   EXPECT_EQ(specs.size(), 2 + 3 * kBlockParameters + 2);
   EXPECT_EQ(specs.back().unit + 1, unitCount(shape));
   EXPECT_EQ(specs[finalNormBias(shape)].name, "norm.bias");
-  EXPECT_EQ(specs[blockParameter(2, kQkvWeight)].name, "blocks.2.attention.qkv.weight");
+  EXPECT_EQ(specs[blockParameter(2, QkvWeight)].name, "blocks.2.attention.qkv.weight");
   std::vector<std::string> names;
   for (size_t i = 0; i < specs.size(); ++i) {
     names.push_back(specs[i].name);

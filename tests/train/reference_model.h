@@ -47,16 +47,16 @@ class ReferenceModel {
       }
     }
     for (size_t block = 0; block < shape_.layers; ++block) {
-      const Row* p = &parameters[blockParameter(block, kNorm1Gain)];
-      addTo(x, linear(attend(linear(norm(x, p[kNorm1Gain], p[kNorm1Bias]), p[kQkvWeight], p[kQkvBias])),
-                      p[kProjectWeight], p[kProjectBias]));
-      Rows hidden = linear(norm(x, p[kNorm2Gain], p[kNorm2Bias]), p[kExpandWeight], p[kExpandBias]);
+      const Row* p = &parameters[blockParameter(block, Norm1Gain)];
+      addTo(x, linear(attend(linear(norm(x, p[Norm1Gain], p[Norm1Bias]), p[QkvWeight], p[QkvBias])),
+                      p[ProjectWeight], p[ProjectBias]));
+      Rows hidden = linear(norm(x, p[Norm2Gain], p[Norm2Bias]), p[ExpandWeight], p[ExpandBias]);
       for (Row& row : hidden) {
         for (double& value : row) {
           value = gelu(value);
         }
       }
-      addTo(x, linear(hidden, p[kContractWeight], p[kContractBias]));
+      addTo(x, linear(hidden, p[ContractWeight], p[ContractBias]));
     }
     const Rows last = norm(x, parameters[finalNormGain(shape_)], parameters[finalNormBias(shape_)]);
     return linear(last, parameters[kTokenEmbedding], Row(shape_.vocabulary, 0.0));

@@ -72,19 +72,19 @@ void Block::forward(const AttentionShape& shape, const float* const* weights, co
   const size_t rows = shape.rows(), width = shape.width;
   const Kernels& loops = kernels();
   std::copy(x, x + rows * width, input_.data());
-  loops.layerNorm(x, weights[kNorm1Gain], weights[kNorm1Bias], norm1_.data(), mean1_.data(), inverse1_.data(),
+  loops.layerNorm(x, weights[Norm1Gain], weights[Norm1Bias], norm1_.data(), mean1_.data(), inverse1_.data(),
                   rows, width);
-  linearForward({rows, width, 3 * width}, norm1_.data(), weights[kQkvWeight], weights[kQkvBias], nullptr,
+  linearForward({rows, width, 3 * width}, norm1_.data(), weights[QkvWeight], weights[QkvBias], nullptr,
                 qkv_.data());
   attentionForward(shape, qkv_.data(), probabilities_.data(), attended_.data());
-  linearForward({rows, width, width}, attended_.data(), weights[kProjectWeight], weights[kProjectBias],
+  linearForward({rows, width, width}, attended_.data(), weights[ProjectWeight], weights[ProjectBias],
                 input_.data(), middle_.data());
-  loops.layerNorm(middle_.data(), weights[kNorm2Gain], weights[kNorm2Bias], norm2_.data(), mean2_.data(),
+  loops.layerNorm(middle_.data(), weights[Norm2Gain], weights[Norm2Bias], norm2_.data(), mean2_.data(),
                   inverse2_.data(), rows, width);
-  linearForward({rows, width, 4 * width}, norm2_.data(), weights[kExpandWeight], weights[kExpandBias],
-                nullptr, expanded_.data());
+  linearForward({rows, width, 4 * width}, norm2_.data(), weights[ExpandWeight], weights[ExpandBias], nullptr,
+                expanded_.data());
   loops.gelu(expanded_.data(), activated_.data(), rows * 4 * width);
-  linearForward({rows, 4 * width, width}, activated_.data(), weights[kContractWeight], weights[kContractBias],
+  linearForward({rows, 4 * width, width}, activated_.data(), weights[ContractWeight], weights[ContractBias],
                 middle_.data(), out);
 }
 
@@ -94,20 +94,20 @@ void Block::backwardMlp(size_t rows, size_t width, const float* const* weights, 
   const Linear contract{rows, 4 * width, width}, expand{rows, width, 4 * width};
   float* gradient = scratch.gradient.data();
   loops.sumRows(dx, gradient, rows, width);
-  ready(kContractBias, gradient);
+  ready(ContractBias, gradient);
   linearWeightGradient(contract, activated_.data(), dx, gradient);
-  ready(kContractWeight, gradient);
-  linearInputGradient(contract, dx, weights[kContractWeight], scratch.hidden.data());
+  ready(ContractWeight, gradient);
+  linearInputGradient(contract, dx, weights[ContractWeight], scratch.hidden.data());
   loops.geluBackward(expanded_.data(), scratch.hidden.data(), rows * 4 * width);
   loops.sumRows(scratch.hidden.data(), gradient, rows, 4 * width);
-  ready(kExpandBias, gradient);
+  ready(ExpandBias, gradient);
   linearWeightGradient(expand, norm2_.data(), scratch.hidden.data(), gradient);
-  ready(kExpandWeight, gradient);
-  linearInputGradient(expand, scratch.hidden.data(), weights[kExpandWeight], scratch.narrow.data());
-  loops.layerNormBackward(scratch.narrow.data(), middle_.data(), weights[kNorm2Gain], mean2_.data(),
+  ready(ExpandWeight, gradient);
+  linearInputGradient(expand, scratch.hidden.data(), weights[ExpandWeight], scratch.narrow.data());
+  loops.layerNormBackward(scratch.narrow.data(), middle_.data(), weights[Norm2Gain], mean2_.data(),
                           inverse2_.data(), dx, gradient, scratch.second.data(), rows, width);
-  ready(kNorm2Bias, scratch.second.data());
-  ready(kNorm2Gain, gradient);
+  ready(Norm2Bias, scratch.second.data());
+  ready(Norm2Gain, gradient);
 }
 
 void Block::backward(const AttentionShape& shape, const float* const* weights, float* dx,
@@ -118,21 +118,21 @@ void Block::backward(const AttentionShape& shape, const float* const* weights, f
   float* gradient = scratch.gradient.data();
   backwardMlp(rows, width, weights, dx, scratch, ready);
   loops.sumRows(dx, gradient, rows, width);
-  ready(kProjectBias, gradient);
+  ready(ProjectBias, gradient);
   linearWeightGradient(project, attended_.data(), dx, gradient);
-  ready(kProjectWeight, gradient);
-  linearInputGradient(project, dx, weights[kProjectWeight], scratch.narrow.data());
+  ready(ProjectWeight, gradient);
+  linearInputGradient(project, dx, weights[ProjectWeight], scratch.narrow.data());
   attentionBackward(shape, qkv_.data(), probabilities_.data(), scratch.narrow.data(), scratch.qkv.data(),
                     scratch.scores.data());
   loops.sumRows(scratch.qkv.data(), gradient, rows, 3 * width);
-  ready(kQkvBias, gradient);
+  ready(QkvBias, gradient);
   linearWeightGradient(qkv, norm1_.data(), scratch.qkv.data(), gradient);
-  ready(kQkvWeight, gradient);
-  linearInputGradient(qkv, scratch.qkv.data(), weights[kQkvWeight], scratch.narrow.data());
-  loops.layerNormBackward(scratch.narrow.data(), input_.data(), weights[kNorm1Gain], mean1_.data(),
+  ready(QkvWeight, gradient);
+  linearInputGradient(qkv, scratch.qkv.data(), weights[QkvWeight], scratch.narrow.data());
+  loops.layerNormBackward(scratch.narrow.data(), input_.data(), weights[Norm1Gain], mean1_.data(),
                           inverse1_.data(), dx, gradient, scratch.second.data(), rows, width);
-  ready(kNorm1Bias, scratch.second.data());
-  ready(kNorm1Gain, gradient);
+  ready(Norm1Bias, scratch.second.data());
+  ready(Norm1Gain, gradient);
 }
 
 }  // namespace peal::train

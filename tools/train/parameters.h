@@ -29,22 +29,24 @@ struct ParameterSpec {
 };
 
 // Places in the list: the embeddings, then blocks of kBlockParameters, then the final norm.
-enum : size_t { kTokenEmbedding, kPositionEmbedding, kFirstBlock };
+inline constexpr size_t kTokenEmbedding = 0;
+inline constexpr size_t kPositionEmbedding = 1;
+inline constexpr size_t kFirstBlock = 2;
 enum BlockParameter : size_t {
-  kNorm1Gain,
-  kNorm1Bias,
-  kQkvWeight,  // (3 width) × width: queries, keys, values of all heads
-  kQkvBias,
-  kProjectWeight,
-  kProjectBias,
-  kNorm2Gain,
-  kNorm2Bias,
-  kExpandWeight,  // (4 width) × width
-  kExpandBias,
-  kContractWeight,  // width × (4 width)
-  kContractBias,
-  kBlockParameters
+  Norm1Gain,
+  Norm1Bias,
+  QkvWeight,  // (3 width) × width: queries, keys, values of all heads
+  QkvBias,
+  ProjectWeight,
+  ProjectBias,
+  Norm2Gain,
+  Norm2Bias,
+  ExpandWeight,  // (4 width) × width
+  ExpandBias,
+  ContractWeight,  // width × (4 width)
+  ContractBias
 };
+inline constexpr size_t kBlockParameters = ContractBias + 1;
 
 // Unit 0: embeddings (the token embedding is also the output head). 1 to layers: blocks. Last: final norm.
 size_t unitCount(const ModelShape& shape);
