@@ -1,0 +1,276 @@
+// What every transport promises (transports/transport.h), checked over all of them: messages and credits,
+// the same bytes to all, sleeping, announcements.
+#include <gtest/gtest.h>
+
+#include "tests/transports/transports.h"
+
+namespace peal::test {
+namespace {
+
+class Conformance : public ::testing::TestWithParam<Transport> {
+ protected:
+  static void run(int size, const TransportOptions& options, const RankBody& body) {
+    runRanks(GetParam(), size, options, body);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(allTransports()),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+// 0, 1, around what fits into a descriptor, a prime, unaligned, around a slot.
+std::vector<size_t> sizesFor(size_t slotBytes) {
+  return {0, 1, 2, 31, 32, 33, 63, 64, 65, 997, 1023, slotBytes - 1, slotBytes};
+}
+
+TEST_P(Conformance, EverySizeArrivesInOrderWithItsDigest) {
+  run(2, {}, [](const Rank& self) {
+    const std::vector<size_t> sizes = sizesFor(self.endpoint.slotBytes());
+    for (int number = 0; number < 200; ++number) {
+      const size_t bytes = sizes[static_cast<size_t>(number) % sizes.size()];
+      if (self.rank == 0) {
+        sendMessage(self, 1, pattern(0, number, bytes), digestOf(number));
+      } else {
+        expectMessage(self, 0, pattern(0, number, bytes), digestOf(number));
+      }
+    }
+  });
+}
+
+TEST_P(Conformance, AllPairsBothWaysAtOnce) {
+  run(5, {.slotBytes = 256, .slots = 1}, [](const Rank& self) {
+    for (int number = 0; number < 60; ++number) {
+      const size_t bytes = static_cast<size_t>(number * 37) % 257;
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank) {
+          sendMessage(self, peer, pattern(self.rank, number, bytes), digestOf(number + peer));
+        }
+      }
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank) {
+          expectMessage(self, peer, pattern(peer, number, bytes), digestOf(number + self.rank));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Conformance, StagingGivesTheSameMemoryUntilPosted) {
+  run(2, {}, [](const Rank& self) {
+    if (self.rank == 0) {
+      for (const size_t bytes : {size_t{8}, size_t{1000}}) {
+        std::byte* first = self.link(1).tryStage(bytes);
+        ASSERT_NE(first, nullptr);
+        EXPECT_EQ(self.link(1).tryStage(bytes), first);
+        std::fill_n(first, bytes, std::byte{7});
+        self.link(1).post(bytes, digestOf(1));
+      }
+    } else {
+      expectMessage(self, 0, std::vector<std::byte>(8, std::byte{7}), digestOf(1));
+      expectMessage(self, 0, std::vector<std::byte>(1000, std::byte{7}), digestOf(1));
+    }
+    self.meet();
+  });
+}
+
+TEST_P(Conformance, AMessageMayBeShorterThanWhatWasStaged) {
+  run(2, {}, [](const Rank& self) {
+    if (self.rank == 0) {
+      std::byte* slot = self.link(1).tryStage(2000);
+      ASSERT_NE(slot, nullptr);
+      std::fill_n(slot, 2000, std::byte{3});
+      self.link(1).post(5, digestOf(1));
+    } else {
+      expectMessage(self, 0, std::vector<std::byte>(5, std::byte{3}), digestOf(1));
+    }
+    self.meet();
+  });
+}
+
+TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
+  constexpr int kSlots = 3;
+  run(2, {.slotBytes = 128, .slots = kSlots}, [](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    if (self.rank == 0) {
+      for (int number = 0; number < kSlots; ++number) {
+        sendMessage(self, 1, pattern(0, number, 100), digestOf(number));
+      }
+      EXPECT_EQ(link.tryStage(1), nullptr);
+      EXPECT_EQ(link.tryStage(100), nullptr);
+      EXPECT_EQ(self.endpoint.tryStageAll(8), nullptr);
+      self.meet();
+      self.meet();  // the peer has released one
+      std::byte* slot = link.tryStage(100);
+      ASSERT_NE(slot, nullptr);
+      const std::vector<std::byte> last = pattern(0, kSlots, 100);
+      std::copy(last.begin(), last.end(), slot);
+      link.post(100, digestOf(kSlots));
+      EXPECT_EQ(link.tryStage(100), nullptr);
+    } else {
+      self.meet();
+      expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
+      self.meet();
+      for (int number = 1; number <= kSlots; ++number) {
+        expectMessage(self, 0, pattern(0, number, 100), digestOf(number));
+      }
+      Arrival arrival;
+      EXPECT_FALSE(link.tryReceive(arrival));
+    }
+    self.meet();
+  });
+}
+
+TEST_P(Conformance, AnArrivalIsShownAgainAndKeptUntilReleased) {
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    if (self.rank == 0) {
+      sendMessage(self, 1, pattern(0, 0, 3000), digestOf(0));
+      sendMessage(self, 1, pattern(0, 1, 3000), digestOf(1));
+      EXPECT_EQ(self.link(1).tryStage(3000), nullptr);
+      self.meet();
+    } else {
+      self.meet();
+      Arrival first;
+      Arrival again;
+      ASSERT_TRUE(self.link(0).tryReceive(first));
+      ASSERT_TRUE(self.link(0).tryReceive(again));
+      EXPECT_EQ(first.data, again.data);
+      EXPECT_EQ(first.bytes, again.bytes);
+      expectMessage(self, 0, pattern(0, 0, 3000), digestOf(0));
+      expectMessage(self, 0, pattern(0, 1, 3000), digestOf(1));
+    }
+    self.meet();
+  });
+}
+
+TEST_P(Conformance, TheSameBytesReachEveryOther) {
+  run(4, {.slotBytes = 1024, .slots = 2}, [](const Rank& self) {
+    for (int number = 0; number < 50; ++number) {
+      const std::vector<size_t> sizes = sizesFor(1024);
+      const size_t bytes = sizes[static_cast<size_t>(number) % sizes.size()];
+      std::byte* slot = nullptr;
+      ASSERT_TRUE(
+          waitUntil(self.endpoint, -1, [&] { return (slot = self.endpoint.tryStageAll(bytes)) != nullptr; }));
+      EXPECT_EQ(self.endpoint.tryStageAll(bytes), slot);
+      const std::vector<std::byte> mine = pattern(self.rank, number, bytes);
+      std::copy(mine.begin(), mine.end(), slot);
+      self.endpoint.postAll(bytes, digestOf(number));
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank) {
+          expectMessage(self, peer, pattern(peer, number, bytes), digestOf(number));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Conformance, MessagesToOneAndToAllShareOneOrder) {
+  run(3, {.slotBytes = 512, .slots = 3}, [](const Rank& self) {
+    for (int number = 0; number < 40; ++number) {
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank && (number + peer) % 3 != 0) {
+          sendMessage(self, peer, pattern(self.rank, 1000 + number, 500), digestOf(1000 + number));
+        }
+      }
+      std::byte* slot = nullptr;
+      ASSERT_TRUE(
+          waitUntil(self.endpoint, -1, [&] { return (slot = self.endpoint.tryStageAll(400)) != nullptr; }));
+      const std::vector<std::byte> mine = pattern(self.rank, number, 400);
+      std::copy(mine.begin(), mine.end(), slot);
+      self.endpoint.postAll(400, digestOf(number));
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer == self.rank) {
+          continue;
+        }
+        if ((number + self.rank) % 3 != 0) {
+          expectMessage(self, peer, pattern(peer, 1000 + number, 500), digestOf(1000 + number));
+        }
+        expectMessage(self, peer, pattern(peer, number, 400), digestOf(number));
+      }
+    }
+  });
+}
+
+TEST_P(Conformance, ASleeperIsWokenByAPostAndByARelease) {
+  run(2, {.slotBytes = 128, .slots = 1}, [](const Rank& self) {
+    // Each sleep lasts until the peer's action, not until its own limit: 300 of them would take 30 s.
+    const auto begin = Clock::now();
+    Link& link = self.link(1 - self.rank);
+    const auto sleepUntil = [&](const std::function<bool()>& condition) {
+      const Deadline deadline = Deadline::afterMs(kTestLimitMs / 2);
+      while (!condition() && !deadline.passed()) {
+        const uint32_t token = self.endpoint.prepareSleep();
+        if (condition()) {
+          self.endpoint.cancelSleep();
+          return true;
+        }
+        self.endpoint.sleep(token, 100000);
+      }
+      return condition();
+    };
+    for (int number = 0; number < 300; ++number) {
+      Arrival arrival;
+      if (self.rank == 0) {
+        ASSERT_TRUE(sleepUntil([&] { return link.tryStage(64) != nullptr; }));
+        link.post(64, digestOf(number));
+      } else {
+        ASSERT_TRUE(sleepUntil([&] { return link.tryReceive(arrival); }));
+        link.release();
+      }
+    }
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 15.0);
+  });
+}
+
+TEST_P(Conformance, WakeEndsASleepFromAnotherThread) {
+  run(2, {}, [](const Rank& self) {
+    std::atomic<bool> stop{false};
+    std::atomic<int> sleeps{0};
+    std::thread sleeper([&] {
+      while (!stop.load()) {
+        const uint32_t token = self.endpoint.prepareSleep();
+        ++sleeps;
+        if (stop.load()) {
+          self.endpoint.cancelSleep();
+          break;
+        }
+        self.endpoint.sleep(token, 50000000);
+      }
+    });
+    while (sleeps.load() == 0) {
+      std::this_thread::yield();
+    }
+    const auto begin = Clock::now();
+    stop.store(true);
+    self.endpoint.wake();
+    sleeper.join();
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10.0);
+    self.meet();
+  });
+}
+
+TEST_P(Conformance, PeersSeeTheLastAnnouncement) {
+  run(3, {}, [](const Rank& self) {
+    const int next = (self.rank + 1) % self.size;
+    EXPECT_FALSE(self.endpoint.peerState(next).known);
+    self.meet();
+    for (int number = 0; number < 5; ++number) {
+      self.endpoint.announce(digestOf(self.rank * 10 + number), number % 2 == 0);
+      self.meet();
+      const PeerState state = self.endpoint.peerState(next);
+      EXPECT_TRUE(state.known);
+      EXPECT_EQ(state.digest, digestOf(next * 10 + number));
+      EXPECT_EQ(state.inside, number % 2 == 0);
+      self.meet();
+    }
+  });
+}
+
+TEST_P(Conformance, OneRankAloneConnects) {
+  run(1, {}, [](const Rank& self) {
+    EXPECT_TRUE(self.endpoint.progress(-1));
+    EXPECT_NE(self.endpoint.tryStageAll(10), nullptr);
+    self.endpoint.postAll(10, digestOf(1));
+  });
+}
+
+}  // namespace
+}  // namespace peal::test

@@ -1,0 +1,167 @@
+// The transports that the conformance suite runs over, and how ranks of a test are run: as threads of one
+// process, or as processes.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "tests/support/exchange.h"
+#include "tests/support/processes.h"
+#include "transports/shm/shm.h"
+#include "transports/transport.h"
+
+namespace peal::test {
+
+inline constexpr std::array<uint8_t, 32> kSecret{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+inline constexpr int kTestLimitMs = 60000;
+
+enum class RanksAre { Threads, Processes };
+
+struct TransportOptions {
+  size_t slotBytes = 4096;
+  int slots = 3;
+  bool directRead = true;
+};
+
+// One row of the suite. A new transport adds its rows in allTransports().
+struct Transport {
+  const char* name;
+  RanksAre ranksAre;
+  std::function<Result<std::unique_ptr<Endpoint>>(Exchange&, const TransportOptions&)> connect;
+};
+
+inline std::vector<Transport> allTransports() {
+  const auto shm = [](Exchange& exchange, const TransportOptions& options) {
+    return connectShm(exchange, kSecret,
+                      ShmOptions{options.slotBytes, options.slots, options.directRead,
+                                 Deadline::afterMs(kTestLimitMs / 2)});
+  };
+  return {{"shm_threads", RanksAre::Threads, shm}, {"shm_processes", RanksAre::Processes, shm}};
+}
+
+// What a rank's body sees.
+struct Rank {
+  int rank;
+  int size;
+  Endpoint& endpoint;
+  Exchange& exchange;
+  Link& link(int peer) const { return endpoint.link(peer); }
+  // All ranks meet here, without the transport.
+  void meet() const { EXPECT_TRUE(exchange.allGather({})); }
+};
+using RankBody = std::function<void(const Rank&)>;
+
+// Runs body(rank) on `size` connected ranks. Failures of EXPECT_* count wherever they happen.
+inline void runRanks(const Transport& transport, int size, const TransportOptions& options,
+                     const RankBody& body) {
+  ExchangeBoard board(size);
+  const auto runOne = [&](int rank) {
+    BoardExchange exchange(board, rank);
+    Result<std::unique_ptr<Endpoint>> endpoint = transport.connect(exchange, options);
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    body(Rank{rank, size, **endpoint, exchange});
+  };
+  if (transport.ranksAre == RanksAre::Processes) {
+    expectAllSucceeded(runProcesses(size, std::chrono::milliseconds(kTestLimitMs), [&](const Child& child) {
+      runOne(child.index());
+      return 0;
+    }));
+    return;
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back(runOne, rank);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+// Waits as an executor does: look, look again after prepareSleep, sleep, progress. False: a fault or the
+// deadline; `error` says which.
+inline bool waitUntil(Endpoint& endpoint, int waitingForRank, const std::function<bool()>& condition,
+                      std::string* error = nullptr, int limitMs = kTestLimitMs / 2) {
+  const Deadline deadline = Deadline::afterMs(limitMs);
+  const auto fail = [&](const std::string& text) {
+    if (error != nullptr) {
+      *error = text;
+    } else {
+      ADD_FAILURE() << text;
+    }
+    return false;
+  };
+  for (;;) {
+    for (int spin = 0; spin < 20; ++spin) {
+      if (condition()) {
+        return true;
+      }
+      cpuRelax();
+    }
+    const Result<void> health = endpoint.progress(waitingForRank);
+    if (!health) {
+      return fail(health.error().message);
+    }
+    if (deadline.passed()) {
+      return fail("the test's deadline passed");
+    }
+    const uint32_t token = endpoint.prepareSleep();
+    if (condition()) {
+      endpoint.cancelSleep();
+      return true;
+    }
+    endpoint.sleep(token, 20000);
+  }
+}
+
+// Bytes that say from whom and which message they are.
+inline std::vector<std::byte> pattern(int srcRank, int number, size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  uint32_t state = static_cast<uint32_t>(srcRank * 7919 + number * 104729 + 12345);
+  for (std::byte& value : data) {
+    state = state * 1664525U + 1013904223U;
+    value = static_cast<std::byte>(state >> 24);
+  }
+  return data;
+}
+
+// A digest in which every field depends on `number`.
+inline Digest digestOf(int number) {
+  const auto n = static_cast<uint32_t>(number);
+  Digest digest;
+  digest.count = uint64_t{n} * 0x123456789ULL + 5;
+  digest.sequence = n * 2654435761U;
+  digest.root = number % 5 - 1;
+  digest.collective = static_cast<uint8_t>(n);
+  digest.type = static_cast<uint8_t>(n + 1);
+  digest.op = static_cast<uint8_t>(n * 3);
+  digest.algorithm = static_cast<uint8_t>(n * 7);
+  return digest;
+}
+
+inline void sendMessage(const Rank& self, int peer, const std::vector<std::byte>& data,
+                        const Digest& digest) {
+  std::byte* slot = nullptr;
+  ASSERT_TRUE(waitUntil(self.endpoint, peer,
+                        [&] { return (slot = self.link(peer).tryStage(data.size())) != nullptr; }));
+  std::copy(data.begin(), data.end(), slot);
+  self.link(peer).post(data.size(), digest);
+}
+
+inline void expectMessage(const Rank& self, int peer, const std::vector<std::byte>& data,
+                          const Digest& digest) {
+  Arrival arrival;
+  ASSERT_TRUE(waitUntil(self.endpoint, peer, [&] { return self.link(peer).tryReceive(arrival); }));
+  ASSERT_EQ(arrival.bytes, data.size());
+  EXPECT_EQ(std::vector<std::byte>(arrival.data, arrival.data + arrival.bytes), data);
+  EXPECT_EQ(arrival.digest, digest);
+  self.link(peer).release();
+}
+
+}  // namespace peal::test

@@ -1,0 +1,407 @@
+#include "transports/shm/connect.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sodium.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <list>
+
+#include "lib/base/log.h"
+#include "transports/shm/card.h"
+
+namespace peal::shm {
+namespace {
+
+// Yama's "restricted" mode lets only ancestors read a process. The process that wants to be read by its
+// peers says so.
+void allowPeersToRead() {
+  char scope = '0';
+  const OwnedFd file(open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
+  if (file && read(file.get(), &scope, 1) == 1 && scope == '1') {
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  }
+}
+
+bool canReadProbe(pid_t pid, const Probe& probe) {
+  Nonce seen{};
+  iovec local{seen.data(), seen.size()};
+  iovec remote{reinterpret_cast<void*>(probe.address), probe.cookie.size()};
+  return pid > 0 && process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(seen.size()) &&
+         seen == probe.cookie;
+}
+
+Mac macOf(const Greeting& greeting, const SocketName& listener, const SecretKey& secret) {
+  constexpr size_t kCovered = offsetof(Greeting, mac);
+  std::array<unsigned char, kCovered + sizeof(SocketName)> text;
+  std::memcpy(text.data(), &greeting, kCovered);
+  std::memcpy(text.data() + kCovered, listener.data(), listener.size());
+  Mac mac;
+  static_assert(sizeof(Mac) == crypto_auth_BYTES && sizeof(SecretKey) == crypto_auth_KEYBYTES);
+  crypto_auth(mac.data(), text.data(), text.size(), secret.data());
+  return mac;
+}
+
+// One connection that is being made.
+struct Conversation {
+  enum class Awaits { Hello, Reply, Segment };
+  OwnedFd socket;
+  Awaits awaits = Awaits::Hello;
+  int peer = -1;  // -1: nobody has proven anything yet
+  pid_t pid = 0;
+  Nonce nonce{};
+  bool weCanRead = false;
+};
+
+class Handshake {
+ public:
+  Handshake(const SecretKey& secret, const Layout& layout, const ShmOptions& options, const Card& mine,
+            OwnSegment& own, OwnedFd listener)
+      : secret_(secret),
+        layout_(layout),
+        options_(options),
+        mine_(mine),
+        own_(own),
+        listener_(std::move(listener)) {
+    randombytes_buf(cookie_.data(), cookie_.size());
+    membership_.rank = mine.rank;
+    membership_.segment = own.segment;
+    membership_.peers.resize(static_cast<size_t>(layout.size()));
+  }
+
+  Result<Membership> run(std::vector<Card> cards) {
+    cards_ = std::move(cards);
+    const Result<void> met = meetAll();
+    if (!met) {
+      tellFailure(met.error());
+      return met.error();
+    }
+    return std::move(membership_);
+  }
+
+ private:
+  Peer& peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
+  const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
+  std::string nameOf(int rank) const { return fmt::format("rank {} (pid {})", rank, card(rank).pid); }
+
+  Result<void> meetAll() {
+    for (int rank = 0; rank < layout_.size(); ++rank) {
+      // Held from now on: a quick peer may be gone again before this rank has finished.
+      if (rank != mine_.rank && card(rank).process == mine_.process) {
+        peer(rank).segment = findLocally(card(rank).segment);
+      }
+      if (rank > mine_.rank) {
+        toCall_.push_back(rank);
+      }
+    }
+    while (met_ < layout_.size() - 1) {
+      PEAL_TRY(callHigherRanks());
+      if (options_.deadline.passed()) {
+        return missingError();
+      }
+      PEAL_TRY(serve());
+    }
+    return {};
+  }
+
+  // A listener whose queue is full is called again in the next turn.
+  Result<void> callHigherRanks() {
+    std::vector<int> busy;
+    for (const int rank : toCall_) {
+      Conversation conversation;
+      const int failed = connectTo(card(rank).listener, conversation.socket);
+      if (failed == EAGAIN) {
+        busy.push_back(rank);
+        continue;
+      }
+      if (failed == ECONNREFUSED) {
+        return Error{pealRemoteError,
+                     fmt::format("{} stopped listening while ranks were connecting: it died or failed.",
+                                 nameOf(rank))};
+      }
+      if (failed != 0) {
+        return systemError(fmt::format("connecting to {}", nameOf(rank)), failed);
+      }
+      conversation.awaits = Conversation::Awaits::Reply;
+      conversation.peer = rank;
+      PEAL_TRY(identify(conversation));
+      randombytes_buf(conversation.nonce.data(), conversation.nonce.size());
+      PEAL_TRY(greet(conversation, Note::Hello, card(rank).listener, -1));
+      conversations_.push_back(std::move(conversation));
+    }
+    toCall_ = std::move(busy);
+    return {};
+  }
+
+  Result<void> serve() {
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+    for (const Conversation& conversation : conversations_) {
+      entries.push_back({conversation.socket.get(), POLLIN, 0});
+    }
+    const int timeoutMs = std::min(options_.deadline.leftMs(), toCall_.empty() ? 1000 : 1);
+    if (poll(entries.data(), entries.size(), timeoutMs) < 0 && errno != EINTR) {
+      return systemError("poll", errno);
+    }
+    size_t index = 1;
+    for (auto at = conversations_.begin(); at != conversations_.end(); ++index) {
+      bool over = false;
+      if (entries[index].revents != 0) {
+        const Result<bool> turn = takeTurn(*at);
+        if (!turn) {
+          return turn.error();
+        }
+        over = *turn;
+      }
+      at = over ? conversations_.erase(at) : std::next(at);
+    }
+    return entries[0].revents != 0 ? acceptCallers() : Result<void>{};
+  }
+
+  Result<void> acceptCallers() {
+    for (;;) {
+      Conversation conversation;
+      conversation.socket = OwnedFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!conversation.socket) {
+        const bool none = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
+        return none ? Result<void>{} : systemError("accept on a Unix socket", errno);
+      }
+      if (!identify(conversation)) {
+        ++strangers_;
+        continue;
+      }
+      dropOldestStranger();
+      conversations_.push_back(std::move(conversation));
+    }
+  }
+
+  // Strangers who connect and say nothing must not use up the descriptors.
+  void dropOldestStranger() {
+    const auto unproven = [](const Conversation& c) { return c.peer < 0; };
+    const auto count = std::count_if(conversations_.begin(), conversations_.end(), unproven);
+    if (count >= 2 * layout_.size() + 16) {
+      conversations_.erase(std::find_if(conversations_.begin(), conversations_.end(), unproven));
+      ++strangers_;
+    }
+  }
+
+  // The user at the other end must be ours.
+  Result<void> identify(Conversation& conversation) const {
+    const Result<PeerIdentity> identity = peerIdentity(conversation.socket.get());
+    if (!identity) {
+      return identity.error();
+    }
+    if (identity->uid != geteuid()) {
+      return Error{pealInvalidUsage,
+                   fmt::format("{} runs as user {}, this rank as user {}. Ranks share memory only with "
+                               "ranks of their own user.",
+                               conversation.peer < 0 ? "a caller" : nameOf(conversation.peer), identity->uid,
+                               geteuid())};
+    }
+    conversation.pid = identity->pid;
+    return {};
+  }
+
+  Result<void> greet(const Conversation& conversation, Note note, const SocketName& listener, int file) {
+    Greeting greeting{};
+    greeting.note = note;
+    greeting.version = kWireVersion;
+    greeting.srcRank = mine_.rank;
+    greeting.dstRank = conversation.peer;
+    greeting.nonce = conversation.nonce;
+    greeting.probe = {reinterpret_cast<uint64_t>(cookie_.data()), cookie_};
+    greeting.canRead = conversation.weCanRead ? 1 : 0;
+    greeting.mac = macOf(greeting, listener, secret_);
+    const int failed = sendPacket(conversation.socket.get(), &greeting, sizeof greeting, file);
+    if (failed == EPIPE || failed == ECONNRESET) {
+      return closedError(conversation.peer);
+    }
+    return failed == 0 ? Result<void>{}
+                       : systemError(fmt::format("sending to {}", nameOf(conversation.peer)), failed);
+  }
+
+  // Reads what has come. True: the conversation is over (met, or a stranger sent away).
+  Result<bool> takeTurn(Conversation& conversation) {
+    Packet packet;
+    switch (receivePacket(conversation.socket.get(), packet)) {
+      case Got::Nothing:
+        return false;
+      case Got::End:
+        break;
+      case Got::Packet:
+        if (conversation.awaits == Conversation::Awaits::Hello) {
+          return answerHello(conversation, packet);
+        }
+        return finish(conversation, packet);
+    }
+    if (conversation.peer < 0) {
+      ++strangers_;
+      return true;
+    }
+    return closedError(conversation.peer);
+  }
+
+  Result<bool> answerHello(Conversation& conversation, const Packet& packet) {
+    const Greeting* hello = packet.as<Greeting>();
+    if (hello == nullptr || !isGenuine(*hello, Note::Hello, mine_.listener) || hello->srcRank >= mine_.rank ||
+        peer(hello->srcRank).socket || isTalkingTo(hello->srcRank)) {
+      ++strangers_;
+      return true;
+    }
+    conversation.peer = hello->srcRank;
+    conversation.nonce = hello->nonce;
+    conversation.awaits = Conversation::Awaits::Segment;
+    conversation.weCanRead = options_.directRead && canReadProbe(conversation.pid, hello->probe);
+    PEAL_TRY(greet(conversation, Note::Reply, mine_.listener, own_.file.get()));
+    return false;
+  }
+
+  // The Reply or the Segment: both bring the peer's memory file.
+  Result<bool> finish(Conversation& conversation, const Packet& packet) {
+    const bool called = conversation.awaits == Conversation::Awaits::Reply;
+    const SocketName& listener = called ? card(conversation.peer).listener : mine_.listener;
+    if (const FarewellNote* farewell = packet.as<FarewellNote>();
+        farewell != nullptr && farewell->note == Note::Farewell) {
+      const size_t length = std::min<size_t>(farewell->reasonBytes, kReasonBytes);
+      return Error{pealRemoteError,
+                   fmt::format("{} gave up while ranks were connecting: {}", nameOf(conversation.peer),
+                               std::string(farewell->reason, length))};
+    }
+    const Greeting* greeting = packet.as<Greeting>();
+    if (greeting == nullptr || !isGenuine(*greeting, called ? Note::Reply : Note::Segment, listener) ||
+        greeting->srcRank != conversation.peer || greeting->nonce != conversation.nonce || !packet.file) {
+      return Error{pealRemoteError, fmt::format("{} did not prove that it belongs to this communicator.",
+                                                nameOf(conversation.peer))};
+    }
+    if (called) {
+      conversation.weCanRead = options_.directRead && canReadProbe(conversation.pid, greeting->probe);
+      PEAL_TRY(greet(conversation, Note::Segment, listener, own_.file.get()));
+    }
+    PEAL_TRY(adopt(conversation, packet.file.get(), greeting->canRead != 0));
+    return true;
+  }
+
+  Result<void> adopt(Conversation& conversation, int file, bool peerCanRead) {
+    Peer& made = peer(conversation.peer);
+    // What the card claims counts only if the kernel confirms it.
+    made.sameProcess = made.segment != nullptr && conversation.pid == getpid();
+    if (!made.sameProcess) {
+      Result<std::shared_ptr<Segment>> segment = mapSegment(layout_, conversation.peer, file);
+      if (!segment) {
+        return segment.error();
+      }
+      made.segment = std::move(*segment);
+    }
+    made.pid = conversation.pid;
+    made.weCanRead = conversation.weCanRead;
+    made.peerCanRead = peerCanRead;
+    made.socket = std::move(conversation.socket);
+    ++met_;
+    return {};
+  }
+
+  bool isGenuine(const Greeting& greeting, Note note, const SocketName& listener) const {
+    const Mac expected = macOf(greeting, listener, secret_);
+    return sodium_memcmp(expected.data(), greeting.mac.data(), expected.size()) == 0 &&
+           greeting.note == note && greeting.version == kWireVersion && greeting.dstRank == mine_.rank &&
+           greeting.srcRank >= 0 && greeting.srcRank < layout_.size();
+  }
+
+  bool isTalkingTo(int rank) const {
+    return std::any_of(conversations_.begin(), conversations_.end(),
+                       [rank](const Conversation& c) { return c.peer == rank; });
+  }
+
+  Error closedError(int rank) const {
+    return Error{pealRemoteError, fmt::format("{} closed its connection while ranks were connecting: it "
+                                              "died, failed (its own error says why), or knows another "
+                                              "secret.",
+                                              nameOf(rank))};
+  }
+
+  Error missingError() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < layout_.size(); ++rank) {
+      if (rank != mine_.rank && !peer(rank).socket) {
+        missing.push_back(rank);
+      }
+    }
+    return Error{pealTimeout, fmt::format("rank {} could not connect over shared memory in time: no answer "
+                                          "from rank {}; {} strangers were turned away. Raise "
+                                          "PEAL_INIT_TIMEOUT_MS if those ranks are only slow.",
+                                          mine_.rank, fmt::join(missing, ", "), strangers_)};
+  }
+
+  // So that peers name the cause instead of waiting.
+  void tellFailure(const Error& error) {
+    FarewellNote farewell{};
+    farewell.note = Note::Farewell;
+    farewell.culpritRank = mine_.rank;
+    farewell.reasonBytes = static_cast<uint32_t>(std::min(error.message.size(), kReasonBytes));
+    std::memcpy(farewell.reason, error.message.data(), farewell.reasonBytes);
+    for (const Conversation& conversation : conversations_) {
+      if (conversation.peer >= 0) {
+        sendPacket(conversation.socket.get(), &farewell, sizeof farewell, -1);
+      }
+    }
+    for (const Peer& met : membership_.peers) {
+      if (met.socket) {
+        sendPacket(met.socket.get(), &farewell, sizeof farewell, -1);
+      }
+    }
+  }
+
+  const SecretKey& secret_;
+  const Layout& layout_;
+  const ShmOptions& options_;
+  const Card& mine_;
+  OwnSegment& own_;
+  OwnedFd listener_;
+  std::vector<Card> cards_;
+  Membership membership_;
+  std::list<Conversation> conversations_;
+  std::vector<int> toCall_;
+  Nonce cookie_{};  // what peers find if they can read this process
+  int met_ = 0;
+  int strangers_ = 0;
+};
+
+}  // namespace
+
+Result<Membership> connectPeers(Exchange& exchange, const SecretKey& secret, const ShmOptions& options,
+                                const Layout& layout) {
+  if (sodium_init() < 0) {
+    return Error{pealSystemError, "libsodium found no source of random numbers"};
+  }
+  Card mine = makeCard(exchange.rank(), layout);
+  Result<OwnedFd> listener = listenAt(mine.listener, layout.size() + 16);
+  Result<OwnSegment> own = createSegment(layout, exchange.rank());
+  if (!listener || !own) {
+    setFailure(mine, !listener ? listener.error() : own.error());
+  } else {
+    publishLocally(mine.segment, own->segment);
+  }
+  if (options.directRead) {
+    allowPeersToRead();
+  }
+  const Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(encode(mine));
+  if (!blobs) {
+    return blobs.error();
+  }
+  Result<std::vector<Card>> cards = decodeCards(*blobs, mine);
+  if (!cards) {
+    return cards.error();
+  }
+  Handshake handshake(secret, layout, options, mine, *own, std::move(*listener));
+  return handshake.run(std::move(*cards));
+}
+
+}  // namespace peal::shm

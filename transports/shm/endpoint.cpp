@@ -1,0 +1,283 @@
+#include "transports/shm/endpoint.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "transports/shm/bell.h"
+
+namespace peal::shm {
+namespace {
+
+// No sleep is longer: a peer that dies cannot ring, and must be noticed by the caller's next progress().
+constexpr int64_t kMaxSleepUs = 100000;
+
+}  // namespace
+
+ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmOptions& options)
+    : membership_(std::move(membership)),
+      station_{membership_.rank, layout, options.directRead, {}, {}},
+      pid_(getpid()),
+      departures_(static_cast<size_t>(layout.size())),
+      links_(static_cast<size_t>(layout.size())) {
+  std::vector<int> sockets;
+  for (const Peer& peer : membership_.peers) {
+    sockets.push_back(peer.socket.get());
+  }
+  station_.regions.setSockets(std::move(sockets));
+  forEachPeer([this](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    links_[index] = std::make_unique<ShmLink>(station_, rank, membership_.peers[index], *membership_.segment,
+                                              [this, rank] { readSocket(rank); });
+  });
+}
+
+ShmEndpoint::~ShmEndpoint() {
+  if (getpid() != pid_) {
+    return;  // a forked child must not speak for its parent
+  }
+  if (faulted()) {
+    farewell(station_.fault.culpritRank(), station_.fault.error().message);
+  } else {
+    farewell(-1, "");
+  }
+}
+
+// ---- the same bytes to all ----
+
+std::byte* ShmEndpoint::tryStageAll(size_t bytes) {
+  if (bytes > slotBytes()) {
+    station_.fault.raise(
+        station_.rank, {pealInternalError,
+                        fmt::format("a message of {} bytes does not fit a slot of {}", bytes, slotBytes())});
+    return nullptr;
+  }
+  for (const std::unique_ptr<ShmLink>& link : links_) {
+    if (link && !link->hasCredit()) {
+      return nullptr;
+    }
+  }
+  allInline_ = bytes <= kInlineBytes;
+  return allInline_ ? inline_.data()
+                    : membership_.segment->staging.base() + station_.layout.stagingOffset(station_.rank) +
+                          size_t{allSlot_} * slotBytes();
+}
+
+void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
+  for (const std::unique_ptr<ShmLink>& link : links_) {
+    if (link && allInline_) {
+      link->publishInline(inline_.data(), bytes, digest);
+    } else if (link) {
+      link->publishStagedAll(allSlot_, bytes, digest);
+    }
+  }
+  allSlot_ = allSlot_ + 1 == station_.layout.slots() ? 0 : allSlot_ + 1;
+  fullFence();
+  for (const std::unique_ptr<ShmLink>& link : links_) {
+    if (link) {
+      link->wakeIfAsleep();
+    }
+  }
+}
+
+// ---- health ----
+
+Result<void> ShmEndpoint::progress(int waitingForRank) {
+  if (getpid() != pid_) {
+    return Error{pealInvalidUsage,
+                 fmt::format("rank {} belongs to process {}; its forked child {} cannot use "
+                             "the communicator. Make one after the fork.",
+                             station_.rank, pid_, getpid())};
+  }
+  if (!faulted()) {
+    readSockets();
+    station_.regions.dropEnded();
+    judge(waitingForRank);
+  }
+  return faulted() ? Result<void>{station_.fault.error()} : Result<void>{};
+}
+
+void ShmEndpoint::readSockets() {
+  std::vector<pollfd> entries;
+  for (size_t rank = 0; rank < departures_.size(); ++rank) {
+    // A negative descriptor is skipped by poll.
+    entries.push_back({departures_[rank].ended ? -1 : membership_.peers[rank].socket.get(), POLLIN, 0});
+  }
+  if (poll(entries.data(), entries.size(), 0) <= 0) {
+    return;
+  }
+  forEachPeer([&](int rank) {
+    if (entries[static_cast<size_t>(rank)].revents != 0) {
+      readSocket(rank);
+    }
+  });
+}
+
+void ShmEndpoint::readSocket(int peerRank) {
+  const auto index = static_cast<size_t>(peerRank);
+  Departure& departure = departures_[index];
+  Packet packet;
+  while (!departure.ended) {
+    switch (receivePacket(membership_.peers[index].socket.get(), packet)) {
+      case Got::Nothing:
+        return;
+      case Got::End:
+        departure.ended = true;
+        return;
+      case Got::Packet:
+        handle(peerRank, packet);
+    }
+  }
+}
+
+void ShmEndpoint::handle(int peerRank, Packet& packet) {
+  ShmLink& link = *links_[static_cast<size_t>(peerRank)];
+  const auto refuse = [&](const std::string& what) {
+    station_.fault.raise(
+        peerRank, {pealRemoteError,
+                   fmt::format("{} sent something wrong over its socket: {}", nameOf(peerRank), what)});
+  };
+  if (packet.note() == Note::Farewell && packet.as<FarewellNote>() != nullptr) {
+    const FarewellNote& note = *packet.as<FarewellNote>();
+    Departure& departure = departures_[static_cast<size_t>(peerRank)];
+    const bool known = note.culpritRank >= -1 && note.culpritRank < station_.layout.size();
+    departure.farewell = true;
+    departure.culpritRank = known ? note.culpritRank : peerRank;
+    departure.reason.assign(note.reason, std::min<size_t>(note.reasonBytes, kReasonBytes));
+  } else if (packet.note() == Note::RegionBegins && packet.as<RegionNote>() != nullptr && packet.file) {
+    const RegionNote& note = *packet.as<RegionNote>();
+    const Result<void> begun = link.beginRegion(note.id, note.bytes, packet.file.get());
+    if (!begun) {
+      refuse(begun.error().message);
+    }
+  } else if (packet.note() == Note::RegionEnds && packet.as<RegionNote>() != nullptr) {
+    link.endRegion(packet.as<RegionNote>()->id);
+  } else {
+    refuse(fmt::format("a note of kind {} with {} bytes", static_cast<uint32_t>(packet.note()), packet.size));
+  }
+}
+
+// The dead first: they are the cause of what others say. Then those that left because of a fault.
+void ShmEndpoint::judge(int waitingForRank) {
+  forEachPeer([this](int rank) {
+    const Departure& departure = departures_[static_cast<size_t>(rank)];
+    if (departure.ended && !departure.farewell) {
+      station_.fault.raise(
+          rank,
+          {pealRemoteError, fmt::format("{} died: its socket closed without a farewell.", nameOf(rank))});
+    }
+  });
+  forEachPeer([this](int rank) {
+    const Departure& departure = departures_[static_cast<size_t>(rank)];
+    if (!departure.farewell || departure.culpritRank < 0) {
+      return;
+    }
+    std::string cause = departure.culpritRank == station_.rank ? fmt::format("this rank ({})", station_.rank)
+                        : departure.culpritRank == rank        ? std::string("itself")
+                                                               : nameOf(departure.culpritRank);
+    station_.fault.raise(
+        departure.culpritRank,
+        {pealRemoteError, fmt::format("{} left because of {}: {}", nameOf(rank), cause, departure.reason)});
+  });
+  forEachPeer([this, waitingForRank](int rank) {
+    if (leftInNeed(rank, waitingForRank)) {
+      station_.fault.raise(
+          rank,
+          {pealRemoteError, fmt::format("{} left the communicator in good order while rank {} still waits "
+                                        "for it. Do all ranks make the same calls?",
+                                        nameOf(rank), station_.rank)});
+    }
+  });
+}
+
+// Whether that peer left in good order although the caller still needs it. Its farewell came after its last
+// message and its last release, so both are final now.
+bool ShmEndpoint::leftInNeed(int peerRank, int waitingForRank) {
+  if (!departures_[static_cast<size_t>(peerRank)].farewell) {
+    return false;
+  }
+  ShmLink& link = *links_[static_cast<size_t>(peerRank)];
+  if (waitingForRank == -1) {
+    return link.hasUnreleased();
+  }
+  return waitingForRank == peerRank && (link.hasUnreleased() || !link.hasArrival());
+}
+
+std::string ShmEndpoint::nameOf(int peerRank) const {
+  const pid_t pid = membership_.peers[static_cast<size_t>(peerRank)].pid;
+  return pid > 0 && pid != pid_ ? fmt::format("rank {} (pid {})", peerRank, pid)
+                                : fmt::format("rank {}", peerRank);
+}
+
+void ShmEndpoint::announce(const Digest& digest, bool inside) {
+  membership_.segment->shared().announcement().write(digest, inside);
+}
+
+PeerState ShmEndpoint::peerState(int peerRank) {
+  return peerRank == station_.rank ? membership_.segment->shared().announcement().read()
+                                   : links_.at(static_cast<size_t>(peerRank))->peerState();
+}
+
+// ---- sleeping ----
+
+uint32_t ShmEndpoint::prepareSleep() {
+  const uint32_t token = bell().doorbell.load(std::memory_order_acquire);
+  bell().sleeping.store(1, std::memory_order_relaxed);
+  fullFence();  // pairs with the fence of whoever posts or releases (layout.h, Bell)
+  return token;
+}
+
+void ShmEndpoint::sleep(uint32_t token, int64_t us) {
+  sleepOnBell(bell(), token, std::clamp<int64_t>(us, 0, kMaxSleepUs));
+  cancelSleep();
+}
+
+void ShmEndpoint::cancelSleep() { bell().sleeping.store(0, std::memory_order_relaxed); }
+
+void ShmEndpoint::wake() { ringBell(bell()); }
+
+// ---- leaving ----
+
+void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
+  if (farewellSaid_.exchange(true)) {
+    return;
+  }
+  FarewellNote note{};
+  note.note = Note::Farewell;
+  note.culpritRank = culpritRank;
+  note.reasonBytes = static_cast<uint32_t>(std::min(reason.size(), kReasonBytes));
+  std::memcpy(note.reason, reason.data(), note.reasonBytes);
+  forEachPeer([&](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    // A peer that is gone, or that has not read for so long that its socket is full, sees the end instead.
+    sendPacket(membership_.peers[index].socket.get(), &note, sizeof note, -1);
+    links_[index]->ringPeer();
+  });
+}
+
+}  // namespace peal::shm
+
+namespace peal {
+
+Result<std::unique_ptr<Endpoint>> connectShm(Exchange& exchange, const std::array<uint8_t, 32>& secret,
+                                             const ShmOptions& options) {
+  constexpr size_t kMaxSlotBytes = size_t{1} << 24;
+  if (options.slotBytes == 0 || options.slotBytes % shm::kLine != 0 || options.slotBytes > kMaxSlotBytes ||
+      options.slots < 1 || options.slots > 64) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{} slots of {} bytes: 1 to 64 slots, a multiple of {} bytes, at most {}",
+                             options.slots, options.slotBytes, shm::kLine, kMaxSlotBytes)};
+  }
+  const shm::Layout layout(exchange.size(), static_cast<uint32_t>(options.slots), options.slotBytes);
+  Result<shm::Membership> membership = shm::connectPeers(exchange, secret, options, layout);
+  if (!membership) {
+    return membership.error();
+  }
+  return std::unique_ptr<Endpoint>(
+      std::make_unique<shm::ShmEndpoint>(std::move(*membership), layout, options));
+}
+
+}  // namespace peal

@@ -1,0 +1,77 @@
+// One rank's end of the shared-memory transport: its links, and the health of its peers.
+//
+// Made by connectShm, used by executors through Endpoint. Teardown, in this order: farewell (if none was
+// said), links (they use everything below), sockets, views of peers' segments, the own segment. Safe when
+// peers are dead: nothing waits for them.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/shm/connect.h"
+#include "transports/shm/link.h"
+
+namespace peal::shm {
+
+class ShmEndpoint final : public Endpoint {
+ public:
+  ShmEndpoint(Membership membership, const Layout& layout, const ShmOptions& options);
+  ~ShmEndpoint() override;
+
+  const char* name() const override { return "shm"; }
+  size_t slotBytes() const override { return station_.layout.slotBytes(); }
+  Link& link(int peerRank) override { return *links_.at(static_cast<size_t>(peerRank)); }
+  std::byte* tryStageAll(size_t bytes) override;
+  void postAll(size_t bytes, const Digest& digest) override;
+  Result<void> progress(int waitingForRank) override;
+  bool faulted() const override { return station_.fault.raised(); }
+  void announce(const Digest& digest, bool inside) override;
+  PeerState peerState(int peerRank) override;
+  uint32_t prepareSleep() override;
+  void sleep(uint32_t token, int64_t us) override;
+  void cancelSleep() override;
+  void wake() override;
+  void farewell(int culpritRank, const std::string& reason) override;
+
+ private:
+  // What is known of a peer's end.
+  struct Departure {
+    bool ended = false;     // its socket has ended
+    bool farewell = false;  // it said why it leaves
+    int culpritRank = -1;
+    std::string reason;
+  };
+
+  void readSockets();
+  void readSocket(int peerRank);
+  void handle(int peerRank, Packet& packet);
+  void judge(int waitingForRank);
+  bool leftInNeed(int peerRank, int waitingForRank);
+  std::string nameOf(int peerRank) const;
+  Bell& bell() const { return membership_.segment->shared().bell(); }
+  template <class Action>
+  void forEachPeer(const Action& action) {
+    for (int rank = 0; rank < station_.layout.size(); ++rank) {
+      if (rank != station_.rank) {
+        action(rank);
+      }
+    }
+  }
+
+  // Destroyed from the last to the first.
+  Membership membership_;
+  Station station_;
+  const pid_t pid_;  // a forked child has another one
+  std::vector<Departure> departures_;
+  std::vector<std::unique_ptr<ShmLink>> links_;  // by rank; none to itself
+  std::atomic<bool> farewellSaid_{false};
+
+  // Staging for all peers: the slot that comes next. It is free when every link has credit, because every
+  // use of it took one credit of every link, and `slots` uses lie between two uses of one slot.
+  uint32_t allSlot_ = 0;
+  bool allInline_ = false;
+  alignas(kLine) std::array<std::byte, kInlineBytes> inline_{};
+};
+
+}  // namespace peal::shm

@@ -1,0 +1,141 @@
+// The shared pages of one rank: where everything lies, and who writes it.
+//
+// Every rank owns one segment (a sealed memory file). Its control part is written by the owner and by its
+// peers, its staging part by the owner only (peers map that read-only):
+//
+//   control   header               owner, before anyone else sees it
+//             bell                 owner (sleeping), peers (doorbell)
+//             announcement         owner
+//             credits, one line    peer p counts here the messages it has released from the owner
+//              per peer
+//             rings, one per peer  peer p writes here the descriptors of its messages to the owner
+//   staging   one area per peer    owner: bytes of messages to that peer. The area at the owner's own
+//                                  index holds what goes to all peers at once.
+//
+// A line that one side polls is written by the other side only, so a short message moves one cache line.
+// Between two ranks of one process credits and rings lie in private memory of the same shape: what arrives
+// there may be a bare pointer, and no other process must be able to forge one.
+//
+// Nothing here trusts what it reads: links check every value that a peer can write (link.cpp).
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transports/transport.h"
+
+namespace peal::shm {
+
+inline constexpr uint64_t kMagic = 0x31306d68736c6570;  // "pelshm01"; the digits change with the layout
+inline constexpr size_t kLine = 64;
+inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
+
+// What a message's bytes are.
+enum class Kind : uint32_t {
+  Inline = 1,   // in the descriptor
+  Staged,       // in the sender's staging area for this peer, slot = message number modulo slots
+  StagedAll,    // in the sender's staging area for all, slot in `extra`
+  Pointer,      // words: bytes, address. Between ranks of one process only
+  Region,       // words: bytes, region id, offset. In a memory file that came over the socket
+  ProcessRead,  // words: bytes, address. Read with process_vm_readv
+};
+
+// One message, one cache line, written by the sender into the receiver's segment. All fields are relaxed
+// atomics (plain moves on x86) but `flag`: the sender stores it last (release), the receiver polls it
+// (acquire). `flag` is the message's number plus one, so a line needs no clearing.
+struct alignas(kLine) Descriptor {
+  std::atomic<uint32_t> flag;
+  std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below
+  std::atomic<uint64_t> count;
+  std::atomic<uint64_t> sequenceAndRoot;
+  std::atomic<uint32_t> operation;  // collective, type, op, algorithm
+  std::atomic<uint32_t> extra;
+  union {
+    std::byte payload[kInlineBytes];
+    std::atomic<uint64_t> words[kInlineBytes / 8];
+  };
+
+  static constexpr uint32_t kBytesBits = 28;
+  void setDigest(const Digest& digest);
+  Digest digest() const;
+};
+static_assert(sizeof(Descriptor) == kLine);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+struct alignas(kLine) Header {
+  uint64_t magic;
+  uint64_t slotBytes;
+  int32_t rank;
+  int32_t size;
+  uint32_t slots;
+};
+
+// How a sleeping rank is woken. Pairing (Dekker): the sleeper sets `sleeping`, fences and looks at its rings
+// and credits once more; a peer writes a ring or a credit, fences and looks at `sleeping`. One of them sees
+// the other. A peer that sees `sleeping` adds to the doorbell, on which the sleeper's futex waits.
+struct alignas(kLine) Bell {
+  std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> doorbell;
+};
+
+// What the owner does, guarded by a sequence lock: odd while it is being written.
+struct alignas(kLine) Announcement {
+  std::atomic<uint32_t> version;
+  std::atomic<uint32_t> inside;
+  std::atomic<uint64_t> count;
+  std::atomic<uint64_t> sequenceAndRoot;
+  std::atomic<uint32_t> operation;
+
+  void write(const Digest& digest, bool isInside);
+  PeerState read() const;
+};
+
+// Messages that a peer has released, of those that the owner sent to it. Stored (release) by that peer,
+// loaded (acquire) by the owner before it writes a slot again.
+struct alignas(kLine) Credit {
+  std::atomic<uint64_t> released;
+};
+
+// Offsets, all multiples of a line; equal on all ranks because size, slots and slotBytes are.
+class Layout {
+ public:
+  Layout(int size, uint32_t slots, size_t slotBytes);
+  int size() const { return size_; }
+  uint32_t slots() const { return slots_; }
+  size_t slotBytes() const { return slotBytes_; }
+  size_t controlBytes() const { return controlBytes_; }  // whole pages
+  size_t stagingBytes() const { return stagingBytes_; }  // whole pages
+  size_t totalBytes() const { return controlBytes_ + stagingBytes_; }
+  size_t creditOffset(int peer) const { return kCreditsAt + static_cast<size_t>(peer) * sizeof(Credit); }
+  size_t ringOffset(int peer) const {
+    return creditOffset(size_) + static_cast<size_t>(peer) * slots_ * sizeof(Descriptor);
+  }
+  // From the start of the staging part.
+  size_t stagingOffset(int peer) const { return static_cast<size_t>(peer) * slots_ * slotBytes_; }
+
+ private:
+  static constexpr size_t kCreditsAt = sizeof(Header) + sizeof(Bell) + sizeof(Announcement);
+  int size_;
+  uint32_t slots_;
+  size_t slotBytes_;
+  size_t controlBytes_;
+  size_t stagingBytes_;
+};
+
+// Typed access to a control part (of a segment, or the private one of the same shape).
+struct Control {
+  std::byte* base = nullptr;
+  Header& header() const { return *reinterpret_cast<Header*>(base); }
+  Bell& bell() const { return *reinterpret_cast<Bell*>(base + sizeof(Header)); }
+  Announcement& announcement() const {
+    return *reinterpret_cast<Announcement*>(base + sizeof(Header) + sizeof(Bell));
+  }
+  Credit& credit(const Layout& layout, int peer) const {
+    return *reinterpret_cast<Credit*>(base + layout.creditOffset(peer));
+  }
+  Descriptor* ring(const Layout& layout, int peer) const {
+    return reinterpret_cast<Descriptor*>(base + layout.ringOffset(peer));
+  }
+};
+
+}  // namespace peal::shm

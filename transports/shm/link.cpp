@@ -1,0 +1,312 @@
+#include "transports/shm/link.h"
+
+#include <fmt/format.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/memory/registry.h"
+#include "transports/shm/bell.h"
+
+namespace peal::shm {
+namespace {
+
+// Credits and rings between ranks of one process lie in private memory.
+Control controlOf(const Segment& segment, bool sameProcess) {
+  return sameProcess ? segment.local() : segment.shared();
+}
+
+}  // namespace
+
+ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
+                 std::function<void()> readSocket)
+    : station_(station),
+      peerRank_(peerRank),
+      slots_(station.layout.slots()),
+      slotBytes_(station.layout.slotBytes()),
+      outRing_(controlOf(*peer.segment, peer.sameProcess).ring(station.layout, station.rank)),
+      outCredit_(controlOf(own, peer.sameProcess).credit(station.layout, peerRank)),
+      outStaging_(own.staging.base() + station.layout.stagingOffset(peerRank)),
+      inRing_(controlOf(own, peer.sameProcess).ring(station.layout, peerRank)),
+      inCredit_(controlOf(*peer.segment, peer.sameProcess).credit(station.layout, station.rank)),
+      inStaging_(peer.segment->staging.base() + station.layout.stagingOffset(station.rank)),
+      inStagingAll_(peer.segment->staging.base() + station.layout.stagingOffset(peerRank)),
+      peerShared_(peer.segment->shared()),
+      sameProcess_(peer.sameProcess),
+      weCanRead_(peer.weCanRead),
+      peerCanRead_(peer.peerCanRead),
+      pid_(peer.pid),
+      readSocket_(std::move(readSocket)) {}
+
+// ---- outgoing ----
+
+bool ShmLink::hasCredit() {
+  if (posted_ - released_ < slots_) {
+    return true;
+  }
+  // Pairs with the store in the peer's release(): what it read of the slot, it has read.
+  const uint64_t now = outCredit_.released.load(std::memory_order_acquire);
+  if (now < released_ || now > posted_) {
+    return malformed(fmt::format("it released {} messages of {}", now, posted_));
+  }
+  released_ = now;
+  return posted_ - released_ < slots_;
+}
+
+std::byte* ShmLink::tryStage(size_t bytes) {
+  if (bytes > slotBytes_) {
+    station_.fault.raise(station_.rank,
+                         {pealInternalError,
+                          fmt::format("a message of {} bytes does not fit a slot of {}", bytes, slotBytes_)});
+    return nullptr;
+  }
+  if (!hasCredit()) {
+    return nullptr;
+  }
+  stagedInline_ = bytes <= kInlineBytes;
+  return stagedInline_ ? inline_.data() : outStaging_ + size_t{outSlot_} * slotBytes_;
+}
+
+void ShmLink::post(size_t bytes, const Digest& digest) {
+  if (stagedInline_) {
+    publishInline(inline_.data(), bytes, digest);
+  } else {
+    commit(compose(Kind::Staged, bytes, digest));
+  }
+  fullFence();
+  wakeIfAsleep();
+}
+
+Descriptor& ShmLink::compose(Kind kind, size_t bytes, const Digest& digest) {
+  Descriptor& descriptor = outRing_[outSlot_];
+  descriptor.meta.store(static_cast<uint32_t>(kind) << Descriptor::kBytesBits | static_cast<uint32_t>(bytes),
+                        std::memory_order_relaxed);
+  descriptor.setDigest(digest);
+  return descriptor;
+}
+
+// The flag's store pairs with the load in the peer's tryReceive(): whoever sees it sees the whole message.
+void ShmLink::commit(Descriptor& descriptor) {
+  ++posted_;
+  outSlot_ = outSlot_ + 1 == slots_ ? 0 : outSlot_ + 1;
+  descriptor.flag.store(static_cast<uint32_t>(posted_), std::memory_order_release);
+}
+
+void ShmLink::publishInline(const std::byte* data, size_t bytes, const Digest& digest) {
+  Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
+  std::memcpy(descriptor.payload, data, std::min(bytes, kInlineBytes));
+  commit(descriptor);
+}
+
+void ShmLink::publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest) {
+  Descriptor& descriptor = compose(Kind::StagedAll, bytes, digest);
+  descriptor.extra.store(slot, std::memory_order_relaxed);
+  commit(descriptor);
+}
+
+void ShmLink::publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest) {
+  Descriptor& descriptor = compose(kind, 0, digest);
+  descriptor.words[0].store(bytes, std::memory_order_relaxed);
+  descriptor.words[1].store(first, std::memory_order_relaxed);
+  descriptor.words[2].store(second, std::memory_order_relaxed);
+  commit(descriptor);
+  lastReference_ = posted_;
+}
+
+void ShmLink::wakeIfAsleep() {
+  if (peerShared_.bell().sleeping.load(std::memory_order_relaxed) != 0) {
+    ringBell(peerShared_.bell());
+  }
+}
+
+void ShmLink::ringPeer() { ringBell(peerShared_.bell()); }
+
+bool ShmLink::canReference(const std::byte* data, size_t bytes) {
+  if (!station_.directRead) {
+    return false;
+  }
+  if (sameProcess_ || bytes <= kInlineBytes) {
+    return true;
+  }
+  const std::optional<Region> region = findRegion(data, bytes);
+  return region && (region->fd >= 0 || (peerCanRead_ && bytes <= slotBytes_));
+}
+
+bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) {
+  if (!station_.directRead || !hasCredit()) {
+    return false;
+  }
+  if (bytes <= kInlineBytes) {
+    publishInline(data, bytes, digest);
+  } else if (sameProcess_) {
+    publishWords(Kind::Pointer, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
+  } else {
+    const std::optional<Region> region = findRegion(data, bytes);
+    if (region && region->fd >= 0) {
+      if (!station_.regions.share(peerRank_, *region)) {
+        return false;
+      }
+      publishWords(Kind::Region, bytes, region->id, static_cast<uint64_t>(data - region->base), digest);
+    } else if (region && peerCanRead_ && bytes <= slotBytes_) {
+      publishWords(Kind::ProcessRead, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
+    } else {
+      return false;
+    }
+  }
+  fullFence();
+  wakeIfAsleep();
+  return true;
+}
+
+bool ShmLink::drained() {
+  if (released_ < lastReference_) {
+    const uint64_t now = outCredit_.released.load(std::memory_order_acquire);  // as in hasCredit()
+    if (now < released_ || now > posted_) {
+      return malformed(fmt::format("it released {} messages of {}", now, posted_));
+    }
+    released_ = now;
+  }
+  return released_ >= lastReference_;
+}
+
+bool ShmLink::hasUnreleased() { return outCredit_.released.load(std::memory_order_acquire) != posted_; }
+
+// ---- incoming ----
+
+bool ShmLink::hasArrival() const {
+  return shown_ ||
+         inRing_[inSlot_].flag.load(std::memory_order_acquire) == static_cast<uint32_t>(received_ + 1);
+}
+
+bool ShmLink::tryReceive(Arrival& arrival) {
+  if (!shown_) {
+    const Descriptor& descriptor = inRing_[inSlot_];
+    // Pairs with the store in the peer's commit().
+    if (descriptor.flag.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1) ||
+        !show(descriptor)) {
+      return false;
+    }
+    shown_ = true;
+  }
+  arrival = arrival_;
+  return true;
+}
+
+// Each field is read once and checked: the peer could change it between two reads.
+bool ShmLink::show(const Descriptor& descriptor) {
+  const uint32_t meta = descriptor.meta.load(std::memory_order_relaxed);
+  const Kind kind{meta >> Descriptor::kBytesBits};
+  const size_t bytes = meta & ((1U << Descriptor::kBytesBits) - 1);
+  const uint32_t extra = descriptor.extra.load(std::memory_order_relaxed);
+  arrival_.digest = descriptor.digest();
+  arrival_.bytes = bytes;
+  switch (kind) {
+    case Kind::Inline:
+      arrival_.data = descriptor.payload;
+      return bytes <= kInlineBytes || malformed(fmt::format("{} inline bytes", bytes));
+    case Kind::Staged:
+      arrival_.data = inStaging_ + size_t{inSlot_} * slotBytes_;
+      return bytes <= slotBytes_ || malformed(fmt::format("{} bytes in a slot of {}", bytes, slotBytes_));
+    case Kind::StagedAll:
+      if (bytes > slotBytes_ || extra >= slots_) {
+        return malformed(
+            fmt::format("{} bytes in slot {} of {} with {} each", bytes, extra, slots_, slotBytes_));
+      }
+      arrival_.data = inStagingAll_ + size_t{extra} * slotBytes_;
+      return true;
+    case Kind::Pointer:
+    case Kind::Region:
+    case Kind::ProcessRead:
+      return showReference(kind, descriptor);
+  }
+  return malformed(fmt::format("kind {}", static_cast<uint32_t>(kind)));
+}
+
+bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
+  const uint64_t bytes = descriptor.words[0].load(std::memory_order_relaxed);
+  const uint64_t first = descriptor.words[1].load(std::memory_order_relaxed);
+  const uint64_t second = descriptor.words[2].load(std::memory_order_relaxed);
+  arrival_.bytes = bytes;
+  if (kind == Kind::Pointer && sameProcess_) {
+    arrival_.data = reinterpret_cast<const std::byte*>(first);
+  } else if (kind == Kind::Region) {
+    arrival_.data = inRegion(first, second, bytes);
+  } else if (kind == Kind::ProcessRead && weCanRead_ && bytes <= slotBytes_) {
+    arrival_.data = readFromProcess(first, bytes);
+  } else {
+    return malformed(fmt::format("a reference of kind {} to {} bytes", static_cast<uint32_t>(kind), bytes));
+  }
+  return arrival_.data != nullptr;
+}
+
+const std::byte* ShmLink::inRegion(uint64_t id, uint64_t offset, uint64_t bytes) {
+  if (!mapped_.has(id)) {
+    readSocket_();  // its file was sent before the message
+  }
+  const std::byte* data = mapped_.find(id, offset, bytes);
+  if (data == nullptr) {
+    malformed(
+        fmt::format("a reference to {} bytes at {} of region {}, which it did not share", bytes, offset, id));
+  }
+  return data;
+}
+
+const std::byte* ShmLink::readFromProcess(uint64_t address, uint64_t bytes) {
+  if (!copied_) {
+    copied_ = std::make_unique<std::byte[]>(slotBytes_);
+  }
+  iovec local{copied_.get(), bytes};
+  iovec remote{reinterpret_cast<void*>(address), bytes};
+  const ssize_t got = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
+  if (got == static_cast<ssize_t>(bytes)) {
+    return copied_.get();
+  }
+  const int reason = errno;
+  readSocket_();  // a peer that died is the better explanation
+  station_.fault.raise(
+      peerRank_,
+      {pealRemoteError,
+       fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}", station_.rank, bytes, peerRank_,
+                   pid_, got < 0 ? std::strerror(reason) : "part of the memory is not mapped any more")});
+  return nullptr;
+}
+
+void ShmLink::release() {
+  shown_ = false;
+  ++received_;
+  inSlot_ = inSlot_ + 1 == slots_ ? 0 : inSlot_ + 1;
+  // Pairs with the load in the peer's hasCredit() and drained().
+  inCredit_.released.store(received_, std::memory_order_release);
+  fullFence();
+  wakeIfAsleep();
+  if (!endedWhileShown_.empty()) {
+    std::for_each(endedWhileShown_.begin(), endedWhileShown_.end(), [this](uint64_t id) { mapped_.end(id); });
+    endedWhileShown_.clear();
+  }
+}
+
+Result<void> ShmLink::beginRegion(uint64_t id, size_t bytes, int file) {
+  return mapped_.begin(id, bytes, file);
+}
+
+// The executor may be reading the region: a peer that frees memory too early must not crash this rank.
+void ShmLink::endRegion(uint64_t id) {
+  if (shown_) {
+    endedWhileShown_.push_back(id);
+  } else {
+    mapped_.end(id);
+  }
+}
+
+bool ShmLink::malformed(const std::string& what) {
+  station_.fault.raise(
+      peerRank_,
+      {pealRemoteError, fmt::format("rank {} got a malformed message from rank {} ({}): {}. Its memory is "
+                                    "damaged, or it runs another version of peal.",
+                                    station_.rank, peerRank_, fmt::format("pid {}", pid_), what)});
+  return false;
+}
+
+}  // namespace peal::shm

@@ -1,0 +1,102 @@
+// Both directions to one peer: the fast path of the shared-memory transport. A short message is one cache
+// line written into the peer's ring; no system call, no lock, no allocation.
+//
+// Owned and called by ShmEndpoint. Trusts nothing that the peer can write: a bad value becomes the
+// endpoint's fault.
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "transports/shm/connect.h"
+#include "transports/shm/fault.h"
+#include "transports/shm/layout.h"
+#include "transports/shm/regions.h"
+
+namespace peal::shm {
+
+// What the links of an endpoint have in common.
+struct Station {
+  int rank;
+  Layout layout;
+  bool directRead;
+  FaultBox fault;
+  SharedRegions regions;
+};
+
+class ShmLink final : public Link {
+ public:
+  // `readSocket` handles what has come over the peer's socket.
+  ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own, std::function<void()> readSocket);
+
+  std::byte* tryStage(size_t bytes) override;
+  void post(size_t bytes, const Digest& digest) override;
+  bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
+  bool canReference(const std::byte* data, size_t bytes) override;
+  bool drained() override;
+  bool tryReceive(Arrival& arrival) override;
+  void release() override;
+
+  // For the endpoint.
+  bool hasCredit();
+  // Without waking the peer: write to all, fence once, then wake all.
+  void publishInline(const std::byte* data, size_t bytes, const Digest& digest);
+  void publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest);
+  void wakeIfAsleep();
+  void ringPeer();
+  PeerState peerState() const { return peerShared_.announcement().read(); }
+  bool hasArrival() const;
+  bool hasUnreleased();
+  Result<void> beginRegion(uint64_t id, size_t bytes, int file);
+  void endRegion(uint64_t id);
+
+ private:
+  // One message being written; commit() publishes it.
+  Descriptor& compose(Kind kind, size_t bytes, const Digest& digest);
+  void commit(Descriptor& descriptor);
+  void publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest);
+  bool show(const Descriptor& descriptor);
+  bool showReference(Kind kind, const Descriptor& descriptor);
+  const std::byte* inRegion(uint64_t id, uint64_t offset, uint64_t bytes);
+  const std::byte* readFromProcess(uint64_t address, uint64_t bytes);
+  bool malformed(const std::string& what);
+
+  Station& station_;
+  const int peerRank_;
+  const uint32_t slots_;
+  const size_t slotBytes_;
+
+  // Outgoing. The counts never wrap: 2^64 messages.
+  Descriptor* const outRing_;  // in the peer's memory
+  const Credit& outCredit_;    // in ours, written by the peer
+  std::byte* const outStaging_;
+  uint64_t posted_ = 0;
+  uint64_t released_ = 0;       // as last seen
+  uint64_t lastReference_ = 0;  // number of the last message by reference, plus one
+  uint32_t outSlot_ = 0;        // posted_ modulo slots
+  bool stagedInline_ = false;   // the last tryStage() gave inline_
+  alignas(kLine) std::array<std::byte, kInlineBytes> inline_{};
+
+  // Incoming.
+  const Descriptor* const inRing_;  // in our memory, written by the peer
+  Credit& inCredit_;                // in the peer's
+  const std::byte* const inStaging_;
+  const std::byte* const inStagingAll_;
+  uint64_t received_ = 0;  // released messages
+  uint32_t inSlot_ = 0;    // received_ modulo slots
+  bool shown_ = false;     // arrival_ is the message number received_
+  Arrival arrival_;
+
+  const Control peerShared_;
+  const bool sameProcess_;
+  const bool weCanRead_;
+  const bool peerCanRead_;
+  const pid_t pid_;
+  const std::function<void()> readSocket_;
+  MappedRegions mapped_;
+  std::vector<uint64_t> endedWhileShown_;
+  std::unique_ptr<std::byte[]> copied_;  // slotBytes, made when first needed: what ProcessRead read
+};
+
+}  // namespace peal::shm

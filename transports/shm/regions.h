@@ -1,0 +1,52 @@
+// Memory files that ranks read in place: which of ours each peer has got, and which of a peer's are mapped.
+//
+// A region's file travels once per peer, before the first message that refers to it. When the region ends
+// the peer is told, and unmaps it. Ids are never used twice, so a late message cannot hit a wrong region.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/memory/registry.h"
+#include "transports/shm/segment.h"
+
+namespace peal::shm {
+
+// Our regions that peers know.
+class SharedRegions {
+ public:
+  // `sockets` by rank; -1: no such peer. They must stay open as long as this lives.
+  void setSockets(std::vector<int> sockets) { sockets_ = std::move(sockets); }
+
+  // Makes sure that the peer has the region. False: not now (its socket is full or closed).
+  bool share(int peerRank, const Region& region);
+  // Forgets regions that ended, and tells the peers that knew them. Cheap if none did.
+  void dropEnded();
+
+ private:
+  struct Notice {
+    int peerRank;
+    uint64_t id;
+  };
+  std::vector<int> sockets_;
+  std::map<uint64_t, std::vector<bool>> sharedWith_;  // by region id, then by rank
+  std::vector<Notice> unsent_;                        // the peer's socket was full
+  uint64_t generation_ = 0;                           // of the registry, when dropEnded() last looked
+};
+
+// A peer's regions that this rank has mapped.
+class MappedRegions {
+ public:
+  // Takes the file of a region that begins.
+  Result<void> begin(uint64_t id, size_t bytes, int file);
+  void end(uint64_t id);
+  bool has(uint64_t id) const { return regions_.count(id) != 0; }
+  // [offset, offset + bytes) of the region, or nullptr if it does not hold that.
+  const std::byte* find(uint64_t id, size_t offset, size_t bytes) const;
+
+ private:
+  std::map<uint64_t, Mapping> regions_;
+};
+
+}  // namespace peal::shm
