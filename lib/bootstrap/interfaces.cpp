@@ -1,0 +1,193 @@
+// What this machine offers to others, and what a host name stands for. See socket.h.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "lib/bootstrap/socket.h"
+
+namespace peal {
+namespace {
+
+Reach reachOf(const Address& address, unsigned flags) {
+  if (address.family() == AF_INET) {
+    const uint32_t host = ntohl(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr);
+    if ((flags & IFF_LOOPBACK) != 0 || host >> 24 == 127) {
+      return Reach::Loopback;
+    }
+    return host >> 16 == 0xa9fe ? Reach::LinkLocal : Reach::Routable;
+  }
+  const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
+  if ((flags & IFF_LOOPBACK) != 0 || IN6_IS_ADDR_LOOPBACK(&host)) {
+    return Reach::Loopback;
+  }
+  return IN6_IS_ADDR_LINKLOCAL(&host) ? Reach::LinkLocal : Reach::Routable;
+}
+
+// One entry of PEAL_INTERFACE.
+struct Pattern {
+  std::string_view name;
+  bool exclude = false;
+  bool whole = false;
+
+  bool matches(std::string_view interface) const {
+    return whole ? interface == name : interface.substr(0, name.size()) == name;
+  }
+};
+
+// '^' and '=' before the first entry hold for all; a later entry may add its own.
+std::vector<Pattern> parsePatterns(std::string_view text) {
+  std::vector<Pattern> patterns;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string_view entry = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    Pattern pattern;
+    if (!patterns.empty()) {
+      pattern.exclude = patterns.front().exclude;
+      pattern.whole = patterns.front().whole;
+    }
+    while (!entry.empty() && (entry.front() == '^' || entry.front() == '=')) {
+      (entry.front() == '^' ? pattern.exclude : pattern.whole) = true;
+      entry.remove_prefix(1);
+    }
+    if (!entry.empty()) {
+      pattern.name = entry;
+      patterns.push_back(pattern);
+    }
+  }
+  return patterns;
+}
+
+bool selects(const std::vector<Pattern>& patterns, std::string_view interface) {
+  bool included = false;
+  bool anyInclude = false;
+  for (const Pattern& pattern : patterns) {
+    if (pattern.exclude && pattern.matches(interface)) {
+      return false;
+    }
+    anyInclude = anyInclude || !pattern.exclude;
+    included = included || (!pattern.exclude && pattern.matches(interface));
+  }
+  return included || !anyInclude;
+}
+
+std::string listInterfaces(const std::vector<InterfaceAddress>& all) {
+  std::string text;
+  for (const InterfaceAddress& entry : all) {
+    char host[NI_MAXHOST] = "?";
+    getnameinfo(entry.address.pointer(), entry.address.length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", entry.interface, host);
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+Result<std::vector<InterfaceAddress>> localAddresses() {
+  ifaddrs* raw = nullptr;
+  if (getifaddrs(&raw) != 0) {
+    return Error{
+        pealSystemError,
+        fmt::format("getifaddrs: {}. Cannot list this machine's network interfaces.", errnoText(errno))};
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(raw, &freeifaddrs);
+  std::vector<InterfaceAddress> found;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
+      continue;
+    }
+    InterfaceAddress local;
+    local.interface = entry->ifa_name;
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      local.address = ipv4Address(&reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr, 0);
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      const auto* ipv6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+      local.address = ipv6Address(&ipv6->sin6_addr, 0, ipv6->sin6_scope_id);
+    } else {
+      continue;
+    }
+    local.reach = reachOf(local.address, entry->ifa_flags);
+    found.push_back(std::move(local));
+  }
+  return found;
+}
+
+Result<std::vector<InterfaceAddress>> selectInterfaces(const std::vector<InterfaceAddress>& all,
+                                                       const std::string& pattern) {
+  const std::vector<Pattern> patterns = parsePatterns(pattern);
+  std::vector<InterfaceAddress> selected;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(selected),
+               [&](const InterfaceAddress& entry) { return selects(patterns, entry.interface); });
+  if (selected.empty()) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("PEAL_INTERFACE=\"{}\" selects none of this machine's interfaces that are up and "
+                    "have an address: {}. Correct it, or leave it unset to offer all.",
+                    pattern, listInterfaces(all))};
+  }
+  return selected;
+}
+
+std::vector<Address> orderOffered(const std::vector<InterfaceAddress>& selected) {
+  const bool anyRoutable = std::any_of(selected.begin(), selected.end(), [](const InterfaceAddress& entry) {
+    return entry.reach == Reach::Routable;
+  });
+  std::vector<Address> ordered;
+  for (const Reach reach : {Reach::Routable, Reach::LinkLocal, Reach::Loopback}) {
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (const InterfaceAddress& entry : selected) {
+        const bool wanted = entry.reach == reach && entry.address.family() == family &&
+                            !(reach == Reach::LinkLocal && anyRoutable);
+        if (wanted) {
+          ordered.push_back(entry.address);
+        }
+      }
+    }
+  }
+  return ordered;
+}
+
+bool isNumericHost(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &raw) != 0) {
+    return false;
+  }
+  freeaddrinfo(raw);
+  return true;
+}
+
+Result<std::vector<Address>> resolveHost(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* raw = nullptr;
+  if (const int fault = getaddrinfo(host.c_str(), nullptr, &hints, &raw); fault != 0) {
+    return Error{
+        pealSystemError,
+        fmt::format("host \"{}\" has no address: {}. Use an address, or a name that every node knows.", host,
+                    fault == EAI_SYSTEM ? errnoText(errno) : gai_strerror(fault))};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(raw, &freeaddrinfo);
+  std::vector<Address> found;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    if (entry->ai_family == AF_INET || entry->ai_family == AF_INET6) {
+      Address address;
+      std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+      address.length = entry->ai_addrlen;
+      address.setPort(port);
+      found.push_back(address);
+    }
+  }
+  return found;
+}
+
+}  // namespace peal
