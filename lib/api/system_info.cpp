@@ -1,0 +1,129 @@
+// System information: says what is known, and of what is not built in exactly that. Probes nothing.
+#include "lib/api/system_info.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <iterator>
+#include <string_view>
+
+#include "lib/base/config.h"
+#include "lib/base/cpu.h"
+#include "peal/peal.h"
+
+namespace peal {
+namespace {
+
+std::string quoted(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      json += c;
+    }
+  }
+  return json + '"';
+}
+
+// The environment may hold any bytes, JSON only UTF-8: each byte that is not part of a well-formed sequence
+// becomes U+FFFD.
+std::string utf8(std::string_view text) {
+  std::string clean;
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80                    ? 1
+                          : first >= 0xc2 && first < 0xe0 ? 2
+                          : first >= 0xe0 && first < 0xf0 ? 3
+                          : first >= 0xf0 && first < 0xf5 ? 4
+                                                          : 0;
+    bool whole = length != 0 && i + length <= text.size();
+    for (size_t k = 1; whole && k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      // The second byte also rules out overlong forms, surrogates and what lies above U+10FFFF.
+      const unsigned char least = k == 1 && first == 0xe0 ? 0xa0 : k == 1 && first == 0xf0 ? 0x90 : 0x80;
+      const unsigned char most = k == 1 && first == 0xed ? 0x9f : k == 1 && first == 0xf4 ? 0x8f : 0xbf;
+      whole = next >= least && next <= most;
+    }
+    clean += whole ? std::string(text.substr(i, length)) : "\xef\xbf\xbd";
+    i += whole ? length : 1;
+  }
+  return clean;
+}
+
+const char* typeName(KnobType type) {
+  switch (type) {
+    case KnobType::Integer:
+      return "integer";
+    case KnobType::Choice:
+      return "choice";
+    case KnobType::Text:
+      break;
+  }
+  return "text";
+}
+
+std::string rangeText(const KnobInfo& info) {
+  return info.type == KnobType::Integer ? fmt::format("{}..{}", info.least, info.most) : info.choices;
+}
+
+std::string knobJson(const KnobInfo& info, const Result<Configuration>& table) {
+  const bool given = table && !table->isDefault(info.knob);
+  const std::string value = table && !info.secret ? quoted(utf8(table->text(info.knob))) : "null";
+  return fmt::format(
+      R"({{"name": {}, "type": {}, "value": {}, "default": {}, "origin": {}, "range": {}, "help": {}, "secret": {}}})",
+      quoted(info.name), quoted(typeName(info.type)), value, quoted(info.defaultText),
+      table ? quoted(given ? "environment" : "default") : "null", quoted(rangeText(info)), quoted(info.help),
+      info.secret);
+}
+
+std::string partJson(std::string_view name, bool found, std::string_view why) {
+  return fmt::format(R"({{"name": {}, "found": {}, "why": {}}})", quoted(name), found, quoted(why));
+}
+
+constexpr std::string_view kNotBuilt = "not built into this version";
+
+}  // namespace
+
+std::string systemInfoJson() {
+  const Result<Configuration>& table = configuration();
+  std::string knobs;
+  for (const KnobInfo& info : knobTable()) {
+    knobs += (knobs.empty() ? "" : ",\n    ") + knobJson(info, table);
+  }
+  std::string json;
+  const auto out = std::back_inserter(json);
+  fmt::format_to(out, "{{\n  \"version\": \"{}.{}.{}\",\n  \"versionCode\": {},\n", PEAL_MAJOR, PEAL_MINOR,
+                 PEAL_PATCH, PEAL_VERSION_CODE);
+  fmt::format_to(out, "  \"cpu\": {{\"isa\": {}, \"allowedCpus\": {}}},\n", quoted(isaName(bestIsa())),
+                 allowedCpus());
+  fmt::format_to(out, "  \"devices\": [\n    {},\n    {}\n  ],\n", partJson("host", true, "host memory"),
+                 partJson("cuda", false, kNotBuilt));
+  fmt::format_to(
+      out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
+      partJson("shm", true, "ranks on one machine: memfds passed over Unix sockets, nothing in /dev/shm"),
+      partJson("cuda_ipc", false, kNotBuilt), partJson("verbs", false, kNotBuilt),
+      partJson("ucx", false, kNotBuilt));
+  fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
+                 table ? "null" : quoted(utf8(table.error().message)), knobs);
+  return json;
+}
+
+}  // namespace peal
+
+pealResult_t pealSystemInfo(const char** json) {
+  if (json == nullptr) {
+    return pealInvalidArgument;
+  }
+  try {
+    thread_local std::string text;
+    text = peal::systemInfoJson();
+    *json = text.c_str();
+    return pealSuccess;
+  } catch (const std::exception&) {
+    return pealSystemError;  // out of memory: there is nothing else that can fail
+  }
+}
