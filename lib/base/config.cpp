@@ -40,6 +40,18 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Password that ranks started by a launcher prove to each other; the same on every rank.", true},
     {Knob::DirectRead, "PEAL_DIRECT_READ", KnobType::Integer, "1", 0, 1, "",
      "1: read registered buffers of peers in place; 0: always through slots.", false},
+    {Knob::LaunchRank, "PEAL_RANK", KnobType::Text, "", 0, 0, "",
+     "This process's rank, from 0, when no launcher says it; together with PEAL_SIZE.", false},
+    {Knob::LaunchSize, "PEAL_SIZE", KnobType::Text, "", 0, 0, "",
+     "The number of ranks; together with PEAL_RANK.", false},
+    {Knob::LaunchLocalRank, "PEAL_LOCAL_RANK", KnobType::Text, "", 0, 0, "",
+     "This process's index on its machine, from 0; together with PEAL_LOCAL_SIZE.", false},
+    {Knob::LaunchLocalSize, "PEAL_LOCAL_SIZE", KnobType::Text, "", 0, 0, "",
+     "The number of ranks on this machine; together with PEAL_LOCAL_RANK.", false},
+    {Knob::LaunchRoot, "PEAL_ROOT", KnobType::Text, "", 0, 0, "",
+     "host:port at which rank 0 listens, the same on every rank (IPv6 in brackets). Unset: the launcher's "
+     "word, or a local socket when all ranks are on one machine.",
+     false},
 }};
 
 size_t indexOf(Knob knob) { return static_cast<size_t>(knob); }

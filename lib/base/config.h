@@ -27,6 +27,12 @@ enum class Knob {
   Isa,            // PEAL_ISA
   LaunchSecret,   // PEAL_SECRET
   DirectRead,     // PEAL_DIRECT_READ
+  // Said by whoever starts the ranks; lib/bootstrap/launch.cpp reads them together with other launchers'.
+  LaunchRank,       // PEAL_RANK
+  LaunchSize,       // PEAL_SIZE
+  LaunchLocalRank,  // PEAL_LOCAL_RANK
+  LaunchLocalSize,  // PEAL_LOCAL_SIZE
+  LaunchRoot,       // PEAL_ROOT
   Count
 };
 

@@ -4,8 +4,6 @@
 
 #include <cerrno>
 
-#include "lib/bootstrap/root.h"
-
 namespace peal {
 namespace {
 
@@ -106,7 +104,7 @@ Result<OpenedRoot> openUnixRoot(const std::string& name) {
   return root;
 }
 
-Result<void> startRoot(const IdContent& content, std::vector<Socket> listeners, int64_t joinMs) {
+Result<void> startRoot(const IdContent& content, std::vector<Socket> listeners, int64_t joinMs, RootUse use) {
   RootOptions options;
   options.key = rendezvousKey(content);
   options.listeners = std::move(listeners);
@@ -115,7 +113,7 @@ Result<void> startRoot(const IdContent& content, std::vector<Socket> listeners, 
   if (!service) {
     return service.error();
   }
-  hostRoot(std::move(*service));
+  hostRoot(std::move(*service), use);
   return {};
 }
 

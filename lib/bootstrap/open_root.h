@@ -2,6 +2,7 @@
 // service behind them. Used by unique_id.cpp and launch_id.cpp.
 #pragma once
 #include "lib/bootstrap/id.h"
+#include "lib/bootstrap/root.h"
 #include "lib/bootstrap/socket.h"
 
 namespace peal {
@@ -21,6 +22,6 @@ Result<OpenedRoot> openTcpRootAt(const std::vector<Address>& addresses, const st
 Result<OpenedRoot> openUnixRoot(const std::string& name);
 
 // Starts the service and leaves it to itself (hostRoot).
-Result<void> startRoot(const IdContent& content, std::vector<Socket> listeners, int64_t joinMs);
+Result<void> startRoot(const IdContent& content, std::vector<Socket> listeners, int64_t joinMs, RootUse use);
 
 }  // namespace peal

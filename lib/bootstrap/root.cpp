@@ -78,15 +78,17 @@ bool RootService::finished() const {
   return finished_.load(std::memory_order_acquire);  // pairs with the store at the end of run()
 }
 
+bool RootService::doorOpen() const {
+  return doorOpen_.load(std::memory_order_acquire);  // pairs with the store in closeDoor()
+}
+
 void RootService::run() {
   while (!done(Clock::now())) {
     pollOnce();
     checkDeadlines(Clock::now());
     std::erase_if(connections_, [](const auto& connection) { return connection->socket.fd() < 0; });
   }
-  for (Socket& listener : options_.listeners) {
-    listener.shutdownAndClose();
-  }
+  closeDoor();
   for (const auto& connection : connections_) {
     connection->socket.shutdownAndClose();
   }
@@ -242,11 +244,7 @@ void RootService::startMembership(Connection& connection) {
 }
 
 void RootService::welcomeAll() {
-  // The door closes: the port is free for the next rendezvous.
-  for (Socket& listener : options_.listeners) {
-    listener.shutdownAndClose();
-  }
-  options_.listeners.clear();
+  closeDoor();
   const Key fresh = freshKey();
   for (const auto& connection : connections_) {
     if (connection->stage == Stage::Member) {
@@ -256,6 +254,15 @@ void RootService::welcomeAll() {
       connection->socket.shutdownAndClose();
     }
   }
+}
+
+// The address is free for the next rendezvous.
+void RootService::closeDoor() {
+  for (Socket& listener : options_.listeners) {
+    listener.shutdownAndClose();
+  }
+  options_.listeners.clear();
+  doorOpen_.store(false, std::memory_order_release);  // pairs with doorOpen()
 }
 
 void RootService::handleFrame(Connection& connection, Frame frame) {
@@ -346,43 +353,60 @@ void RootService::tellFailure(Connection& connection) {
 
 namespace {
 
-// Services of this process. Never destroyed, so that a forked child, which has no such threads, does not
-// wait for them.
 struct Hosted {
-  std::mutex mutex;  // guards the two below
-  pid_t owner = 0;
-  std::vector<std::unique_ptr<RootService>> services;
+  std::unique_ptr<RootService> service;
+  RootUse use;
 };
 
-Hosted& hosted() {
-  static auto* const instance = new Hosted;
+// Services of this process. Never destroyed, so that a forked child, which has no such threads, does not
+// wait for them.
+struct Host {
+  std::mutex mutex;  // guards the two below
+  pid_t owner = 0;
+  std::vector<Hosted> all;
+
+  // The mutex is held. In a forked child: forgets what is the parent's.
+  void takeOver() {
+    if (owner == getpid()) {
+      return;
+    }
+    for (Hosted& inherited : all) {
+      (void)inherited.service.release();
+    }
+    all.clear();
+    owner = getpid();
+  }
+};
+
+Host& host() {
+  static auto* const instance = new Host;
   return *instance;
 }
 
 struct EndAtExit {
   ~EndAtExit() {
-    if (hosted().owner == getpid()) {
-      hosted().services.clear();
+    if (host().owner == getpid()) {
+      host().all.clear();
     }
   }
 };
 
 }  // namespace
 
-void hostRoot(std::unique_ptr<RootService> service) {
+void hostRoot(std::unique_ptr<RootService> service, RootUse use) {
   static const EndAtExit endAtExit;
-  Hosted& all = hosted();
-  const std::lock_guard lock(all.mutex);
-  if (all.owner != getpid()) {
-    // A forked child: the threads of the inherited services are not here.
-    for (auto& inherited : all.services) {
-      (void)inherited.release();
-    }
-    all.services.clear();
-    all.owner = getpid();
-  }
-  std::erase_if(all.services, [](const auto& hostedService) { return hostedService->finished(); });
-  all.services.push_back(std::move(service));
+  const std::lock_guard lock(host().mutex);
+  host().takeOver();
+  std::erase_if(host().all, [](const Hosted& hosted) { return hosted.service->finished(); });
+  host().all.push_back({std::move(service), use});
+}
+
+void endLaunchRoots() {
+  const std::lock_guard lock(host().mutex);
+  host().takeOver();
+  std::erase_if(host().all, [](const Hosted& hosted) {
+    return hosted.use == RootUse::Launch && hosted.service->doorOpen();
+  });
 }
 
 }  // namespace peal

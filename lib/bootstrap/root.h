@@ -37,6 +37,8 @@ class RootService {
   RootService& operator=(const RootService&) = delete;
 
   bool finished() const;
+  // Whether ranks can still come in.
+  bool doorOpen() const;
   // Connections that were dropped before they proved the secret.
   uint64_t strangers() const { return strangers_.load(std::memory_order_relaxed); }
 
@@ -85,6 +87,7 @@ class RootService {
 
   void startMembership(Connection& connection);
   void welcomeAll();
+  void closeDoor();
   void sendTable();
   void fail(Error error);
   void tellFailure(Connection& connection);
@@ -106,12 +109,19 @@ class RootService {
   std::optional<Clock::time_point> stopBy_;
 
   std::atomic<uint64_t> strangers_{0};
+  std::atomic<bool> doorOpen_{true};   // cleared by the thread with its listeners, read by doorOpen()
   std::atomic<bool> finished_{false};  // stored by the thread as its last act, read by finished()
   std::thread thread_;
 };
 
+enum class RootUse { UniqueId, Launch };
+
 // Keeps a service until it has finished. What is left when the process exits is ended then; in a forked child
 // that inherited it, it is left alone.
-void hostRoot(std::unique_ptr<RootService> service);
+void hostRoot(std::unique_ptr<RootService> service, RootUse use);
+
+// Ends the launch's services of this process that still let ranks in: their rendezvous has failed, and the
+// next one wants the same address.
+void endLaunchRoots();
 
 }  // namespace peal

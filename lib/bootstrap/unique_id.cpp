@@ -8,7 +8,6 @@
 #include "lib/bootstrap/bootstrap.h"
 #include "lib/bootstrap/id.h"
 #include "lib/bootstrap/open_root.h"
-#include "lib/bootstrap/root.h"
 
 namespace peal {
 
@@ -29,7 +28,8 @@ Result<pealUniqueId> createUniqueId() {
   content.addresses = std::move(opened->offered);
   const Nonce secret = freshNonce();
   std::copy(secret.begin(), secret.end(), content.secret.begin());
-  PEAL_TRY(startRoot(content, std::move(opened->listeners), table->integer(Knob::InitTimeoutMs)));
+  PEAL_TRY(startRoot(content, std::move(opened->listeners), table->integer(Knob::InitTimeoutMs),
+                     RootUse::UniqueId));
   return encodeId(content);
 }
 

@@ -1,0 +1,178 @@
+// The id that all ranks of a launch work out alone: where rank 0 listens, and a secret. See bootstrap.h.
+//
+// The secret comes from PEAL_SECRET and the job's identity. Without PEAL_SECRET it is only as good as that
+// identity is hard to guess: Open MPI gives a random key; a job number, a user number and an address are no
+// secret. It then keeps jobs from mixing by accident, not out an attacker who knows these and can reach the
+// port. (A local socket also asks the system whether the other side is of the same user, which no password
+// need improve.)
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "lib/base/config.h"
+#include "lib/bootstrap/launch.h"
+#include "lib/bootstrap/nodelist.h"
+#include "lib/bootstrap/open_root.h"
+#include "lib/bootstrap/root.h"
+
+namespace peal {
+namespace {
+
+// Below the ports that Linux hands out by itself (from 32768), so that few are taken.
+constexpr uint32_t kFirstPort = 12000;
+constexpr uint32_t kPorts = 20000;
+
+// What all ranks of the launch know in common.
+struct Common {
+  std::string identity;  // of the job and of this call
+  IdContent content;     // the secret is set
+};
+
+Common commonGround(const Launch& launch, const Surroundings& surroundings, const std::string& password) {
+  // All ranks make communicators in the same order, so their calls have the same number. It keeps a rank that
+  // is already at its next rendezvous from knocking at the last one.
+  static std::atomic<uint64_t> calls{0};  // relaxed: only the numbers matter
+  const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed);
+  Common common;
+  common.identity = jobIdentity(launch, surroundings) + fmt::format("\ncall {}", call);
+  const Key secret =
+      deriveKey(keyOfText(password), "launch secret", viewOf(std::string_view(common.identity)));
+  std::copy_n(secret.begin(), common.content.secret.size(), common.content.secret.begin());
+  common.content.start = RootStart::Maybe;
+  return common;
+}
+
+uint16_t derivedPort(const std::string& identity, const Configuration& table) {
+  if (table.integer(Knob::Port) != 0) {
+    return static_cast<uint16_t>(table.integer(Knob::Port));
+  }
+  const Key key = keyOfText("port of " + identity);
+  return static_cast<uint16_t>(kFirstPort + readInteger<uint32_t>(viewOf(key)) % kPorts);
+}
+
+struct Meeting {
+  HostPort at;
+  std::string wantedBy;  // for sentences
+};
+
+// Where rank 0 of a launch over several machines listens.
+Result<Meeting> meetingPlace(const Launch& launch, const Surroundings& surroundings,
+                             const std::string& identity, const Configuration& table) {
+  if (const auto root = surroundings.variable("PEAL_ROOT")) {
+    const Result<HostPort> at = parseHostPort(*root, "PEAL_ROOT");
+    if (!at) {
+      return at.error();
+    }
+    return Meeting{*at, "PEAL_ROOT=" + *root};
+  }
+  const uint16_t port = derivedPort(identity, table);
+  const auto master = surroundings.variable("MASTER_ADDR");
+  if (launch.launcher == "torchrun" && master) {
+    return Meeting{
+        {*master, port},
+        fmt::format("the launch by torchrun (MASTER_ADDR={}, port {}; PEAL_ROOT=host:port overrides)",
+                    *master, port)};
+  }
+  if (launch.launcher == "slurm") {
+    auto nodes = surroundings.variable("SLURM_STEP_NODELIST");
+    nodes = nodes ? nodes : surroundings.variable("SLURM_JOB_NODELIST");
+    const std::optional<std::string> first = nodes ? firstHost(*nodes) : std::nullopt;
+    const bool elsewhere = launch.rank == 0 && surroundings.variable("SLURM_NODEID").value_or("0") != "0";
+    if (first && !elsewhere) {
+      return Meeting{{*first, port},
+                     fmt::format("the launch by Slurm (first of {}, port {}; PEAL_ROOT=host:port overrides)",
+                                 *nodes, port)};
+    }
+  }
+  return Error{
+      pealInvalidUsage,
+      fmt::format("rank {} of {}, started by {} with {} ranks on this machine, cannot tell where rank 0 "
+                  "listens. Set PEAL_ROOT=host:port on every rank: a host name or address of rank 0's "
+                  "machine, and a free port.",
+                  launch.rank, launch.size, launch.launcher,
+                  launch.localSize < 0 ? "an unknown number of" : std::to_string(launch.localSize))};
+}
+
+bool isLocal(const Address& address) {
+  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
+  return locals && std::any_of(locals->begin(), locals->end(), [&](const InterfaceAddress& local) {
+           return local.address.sameHost(address);
+         });
+}
+
+Result<pealUniqueId> meetOverTcp(const Launch& launch, Common common, const Meeting& meeting,
+                                 const Configuration& table) {
+  common.content.place = RootPlace::Tcp;
+  common.content.port = meeting.at.port;
+  Result<std::vector<Address>> resolved = resolveHost(meeting.at.host, meeting.at.port);
+  if (!resolved) {
+    return Error{resolved.error().code,
+                 fmt::format("{} (wanted by {})", resolved.error().message, meeting.wantedBy)};
+  }
+  common.content.addresses = *resolved;
+  if (launch.rank != 0) {
+    return encodeId(common.content);
+  }
+  // An address is meant as it stands. A name is not: many machines know themselves as 127.0.1.1.
+  const bool exactly = isNumericHost(meeting.at.host) && isLocal(resolved->front());
+  endLaunchRoots();
+  Result<OpenedRoot> root = exactly
+                                ? openTcpRootAt(*resolved, meeting.wantedBy)
+                                : openTcpRoot(meeting.at.port, table.text(Knob::Interface), meeting.wantedBy);
+  if (!root) {
+    return root.error();
+  }
+  common.content.addresses = root->offered;
+  PEAL_TRY(startRoot(common.content, std::move(root->listeners), table.integer(Knob::InitTimeoutMs),
+                     RootUse::Launch));
+  return encodeId(common.content);
+}
+
+Result<pealUniqueId> meetOnThisMachine(const Launch& launch, Common common, const Configuration& table) {
+  common.content.place = RootPlace::Unix;
+  // Everybody on the machine can read the name, so it must tell nothing of the password.
+  const Key name = keyOfText("local socket of " + common.identity);
+  common.content.name = "peal-";
+  for (size_t i = 0; i < 16; ++i) {
+    common.content.name += fmt::format("{:02x}", name[i]);
+  }
+  if (launch.rank == 0) {
+    endLaunchRoots();
+    Result<OpenedRoot> root = openUnixRoot(common.content.name);
+    if (!root) {
+      return root.error();
+    }
+    PEAL_TRY(startRoot(common.content, std::move(root->listeners), table.integer(Knob::InitTimeoutMs),
+                       RootUse::Launch));
+  }
+  return encodeId(common.content);
+}
+
+}  // namespace
+
+Result<pealUniqueId> launchUniqueId(const Launch& launch) {
+  PEAL_TRY(startSodium());
+  const Result<Configuration>& table = configuration();
+  if (!table) {
+    return table.error();
+  }
+  const Surroundings surroundings = realSurroundings();
+  Common common = commonGround(launch, surroundings, table->text(Knob::LaunchSecret));
+  if (launch.size == 1) {
+    // Nobody else to meet: a name that nobody can know.
+    common.identity += fmt::format("\nalone {} {}", getpid(), readInteger<uint64_t>(viewOf(freshNonce())));
+    return meetOnThisMachine(launch, std::move(common), *table);
+  }
+  if (launch.localSize == launch.size && !surroundings.variable("PEAL_ROOT")) {
+    return meetOnThisMachine(launch, std::move(common), *table);
+  }
+  const Result<Meeting> meeting = meetingPlace(launch, surroundings, common.identity, *table);
+  if (!meeting) {
+    return meeting.error();
+  }
+  return meetOverTcp(launch, std::move(common), *meeting, *table);
+}
+
+}  // namespace peal
