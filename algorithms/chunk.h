@@ -21,7 +21,7 @@ struct Blocks {
   int parts;
   const size_t* starts;  // parts + 1 entries, or nullptr
 
-  PEAL_HD size_t start(int i) const {
+  constexpr PEAL_HD size_t start(int i) const {
     if (starts != nullptr) {
       return starts[i];
     }
@@ -31,11 +31,11 @@ struct Blocks {
     return total / n * k + (k < longer ? k : longer);
   }
   // The block of rank i modulo parts.
-  PEAL_HD Chunk block(int i) const {
+  constexpr PEAL_HD Chunk block(int i) const {
     const int k = ((i % parts) + parts) % parts;
     return {start(k), start(k + 1) - start(k)};
   }
-  PEAL_HD size_t longest() const {
+  constexpr PEAL_HD size_t longest() const {
     size_t most = 0;
     for (int i = 0; i < parts; ++i) {
       const size_t count = start(i + 1) - start(i);
@@ -52,7 +52,7 @@ struct Round {
   size_t chunkCount;
 
   // The slice of block i modulo parts; empty (at the block's end) if the block is shorter.
-  PEAL_HD Chunk chunk(int i) const {
+  constexpr PEAL_HD Chunk chunk(int i) const {
     const Chunk block = blocks.block(i);
     const size_t skip = begin < block.count ? begin : block.count;
     const size_t left = block.count - skip;

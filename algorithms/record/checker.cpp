@@ -1,0 +1,210 @@
+#include "algorithms/record/checker.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace peal {
+namespace {
+
+std::string circumstances(Algorithm algorithm, const Operation& operation) {
+  const Blocks& blocks = operation.blocks;
+  return fmt::format("{}, {} ranks, root {}, {} elements in {} {}blocks, chunks of {}",
+                     traits(algorithm, operation.ranks).name, operation.ranks, operation.root, blocks.total,
+                     blocks.parts, blocks.starts != nullptr ? "given " : "", operation.chunkCount);
+}
+
+// Peers and chunks that no port could use; the player relies on there being none.
+std::optional<Fault> checkBounds(const Program& program) {
+  const int ranks = program.operation.ranks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (size_t at = 0; at < program.ranks[rank].size(); ++at) {
+      const Step& step = program.ranks[rank][at];
+      const unsigned bits = parts(step.verb);
+      const auto illegal = [&](int peer) { return peer < 0 || peer >= ranks || peer == rank; };
+      if (((bits & kFromOne) != 0 && illegal(step.from)) || ((bits & kToOne) != 0 && illegal(step.to))) {
+        return Fault{Check::Peer, fmt::format("rank {} step {} {}: not a peer", rank, at, text(step))};
+      }
+      const size_t total = program.operation.blocks.total;
+      if (step.chunk.offset > total || step.chunk.count > total - step.chunk.offset) {
+        return Fault{Check::ChunkBounds, fmt::format("rank {} step {} {}: the array has {} elements", rank,
+                                                     at, text(step), total)};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// What the rank sends against cost.h's formulas.
+void checkTraffic(const Program& program, Algorithm algorithm, int rank, std::vector<Fault>& faults) {
+  const Operation& operation = program.operation;
+  Traffic sent{0, 0};
+  for (const Step& step : program.ranks[rank]) {
+    const unsigned bits = parts(step.verb);
+    const size_t receivers = (bits & kToAll) != 0   ? static_cast<size_t>(operation.ranks - 1)
+                             : (bits & kToOne) != 0 ? 1
+                                                    : 0;
+    sent.messages += receivers;
+    sent.elements += receivers * step.chunk.count;
+  }
+  Traffic want = traffic(algorithm, operation.blocks, operation.ranks, rank, operation.root);
+  want.messages *= operation.rounds();
+  if (sent.messages != want.messages) {
+    faults.push_back({Check::Messages, fmt::format("rank {} sends {} messages, by the formula {}", rank,
+                                                   sent.messages, want.messages)});
+  }
+  if (sent.elements != want.elements) {
+    faults.push_back({Check::Elements, fmt::format("rank {} sends {} elements, by the formula {}", rank,
+                                                   sent.elements, want.elements)});
+  }
+}
+
+std::string rankList(const RankSet& set, int ranks) {
+  std::string list;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (set.has(rank)) {
+      list += fmt::format("{}{}", list.empty() ? "" : " ", rank);
+    }
+  }
+  return list;
+}
+
+// The outputs of one play against what the collective must compute and what cost.h promises.
+class OutputCheck {
+ public:
+  OutputCheck(const Operation& operation, const Traits& promised)
+      : operation_(operation),
+        promised_(promised),
+        reduces_(promised.collective != Collective::AllGather &&
+                 promised.collective != Collective::Broadcast),
+        everybody_(RankSet::all(operation.ranks)) {}
+
+  std::optional<Fault> run(const Player& player) const {
+    for (int rank = 0; rank < operation_.ranks; ++rank) {
+      for (int s = 0; s < player.segments(); ++s) {
+        if (!player.hasOutput(rank, s)) {
+          continue;
+        }
+        if (auto fault = checkValue(player.output(rank, s), player.owner(s))) {
+          const Chunk where = player.segment(s);
+          fault->text = fmt::format("rank {}'s output [{},{}) {}", rank, where.offset,
+                                    where.offset + where.count, fault->text);
+          return fault;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  RankSet wantedInputs(int owner) const {
+    if (reduces_) {
+      return everybody_;
+    }
+    return RankSet::of(promised_.collective == Collective::AllGather ? owner : operation_.root);
+  }
+
+  std::optional<Fault> checkValue(const Value& value, int owner) const {
+    const RankSet want = wantedInputs(owner);
+    if (!value.written) {
+      return Fault{Check::Missing, "is never written"};
+    }
+    if (!(value.inputs == want)) {
+      return Fault{Check::Missing,
+                   fmt::format("holds the inputs of ranks {}, not of {}",
+                               rankList(value.inputs, operation_.ranks), rankList(want, operation_.ranks))};
+    }
+    if (value.finished != reduces_) {
+      return Fault{Check::Finish, reduces_ ? "was never finished" : "was finished though nothing is reduced"};
+    }
+    const int last = promised_.collective == Collective::Reduce ? operation_.root : owner;
+    if (promised_.order == SumOrder::Rank && !value.rankOrder) {
+      return Fault{Check::Order, fmt::format("is summed from rank {} to rank {}, not in rank order",
+                                             value.first, value.last)};
+    }
+    if (promised_.order == SumOrder::Ring && (!value.cyclicOrder || value.last != last)) {
+      return Fault{Check::Order,
+                   fmt::format("is summed from rank {} to rank {}, not round the ring to rank {}",
+                               value.first, value.last, last)};
+    }
+    if (value.roundings != promised_.roundings) {
+      return Fault{Check::Roundings, fmt::format("is rounded {} times, by the formula {}", value.roundings,
+                                                 promised_.roundings)};
+    }
+    return std::nullopt;
+  }
+
+  const Operation& operation_;
+  const Traits& promised_;
+  bool reduces_;
+  RankSet everybody_;
+};
+
+}  // namespace
+
+std::vector<PlayOptions> plays(Algorithm algorithm, int ranks, Plays plays, uint64_t seed) {
+  constexpr Schedule kSchedules[] = {Schedule::RoundRobin, Schedule::Backward, Schedule::Greedy,
+                                     Schedule::Random,     Schedule::Starve,   Schedule::Starve};
+  constexpr uint64_t kScheduleCount = std::size(kSchedules);
+  const Traits promised = traits(algorithm, ranks);
+  // Neighbouring seeds must not walk through the choices in step with whatever the caller counts.
+  const uint64_t mixed = seed * 0x9e3779b97f4a7c15u >> 20;
+  std::vector<PlayOptions> list;
+  for (const Buffers buffers : {Buffers::Apart, Buffers::InPlace}) {
+    for (const Sends sends : {Sends::Bytes, Sends::References}) {
+      const bool referenced = sends == Sends::References, inPlace = buffers == Buffers::InPlace;
+      if ((inPlace && referenced && promised.inPlaceSend == InPlaceSend::BytesOnly) ||
+          (plays == Plays::Sampled && (referenced == inPlace) != (mixed % 2 == 0))) {
+        continue;
+      }
+      for (uint64_t i = 0; i < kScheduleCount; ++i) {
+        if (plays == Plays::Sampled && i != (mixed / 2 + (inPlace ? 1 : 0)) % kScheduleCount) {
+          continue;
+        }
+        const int starved = static_cast<int>((mixed + i * 7) % static_cast<uint64_t>(ranks));
+        for (const int more : {0, 1, 7}) {
+          if (plays == Plays::Full || more == 0) {
+            list.push_back({promised.slots + more, 1 + more, buffers, sends, kSchedules[i], seed, starved});
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+std::vector<Fault> check(Algorithm algorithm, const Operation& operation, RecordedAlgorithm run,
+                         std::span<const PlayOptions> plays) {
+  const Traits promised = traits(algorithm, operation.ranks);
+  const Program program = record(operation, run);
+  std::vector<Fault> faults;
+  for (int rank = 0; rank < operation.ranks; ++rank) {
+    checkTraffic(program, algorithm, rank, faults);
+  }
+  if (auto fault = checkBounds(program)) {
+    faults.push_back(*fault);
+  } else {
+    Player player(program);
+    const OutputCheck outputs(operation, promised);
+    for (const PlayOptions& options : plays) {
+      auto found = player.play(options);
+      if (!found) {
+        found = outputs.run(player);
+      }
+      if (!found && operation.rounds() == 1 && player.longestChain() != promised.steps) {
+        found = Fault{Check::Steps, fmt::format("the longest chain has {} messages, by the formula {}",
+                                                player.longestChain(), promised.steps)};
+      }
+      if (found) {
+        faults.push_back({found->check, fmt::format("{} ({})", found->text, text(options))});
+      }
+    }
+  }
+  for (Fault& fault : faults) {
+    fault.text =
+        fmt::format("{}: {}: {}", circumstances(algorithm, operation), checkName(fault.check), fault.text);
+  }
+  return faults;
+}
+
+}  // namespace peal

@@ -1,0 +1,113 @@
+// The recording port: writes an algorithm's verbs down instead of executing them.
+//
+// Checker, simulator and drawings read what it recorded. A recording of all ranks is a Program. It never
+// looks at what a verb means: that is the player's part.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "algorithms/cost.h"
+#include "algorithms/port.h"
+
+namespace peal {
+
+enum class Verb : uint8_t {
+  Send,
+  CopySend,
+  SendOut,
+  Recv,
+  RecvCopySend,
+  RecvReduceSend,
+  RecvReduceCopy,
+  RecvReduceCopySend,
+  Copy,
+  CopyFinish,
+  SendAll,
+  SendOutAll,
+  RecvReduceAll,
+};
+
+// What a verb consists of: the table of port.h, as bits.
+enum Part : unsigned {
+  kFromOne = 1,    // takes a message from one peer
+  kFromAll = 2,    // takes a message from every other rank
+  kUsesIn = 4,     // own input is (part of) the value
+  kUsesOut = 8,    // own output, written before, is the value
+  kKeeps = 16,     // the value is written to out
+  kFinishes = 32,  // ... and is final
+  kToOne = 64,
+  kToAll = 128,
+};
+
+unsigned parts(Verb verb);
+const char* verbName(Verb verb);
+
+// One verb of one rank. A peer is -1 where the verb has none or means every other rank.
+struct Step {
+  Verb verb;
+  int from;
+  int to;
+  Chunk chunk;
+};
+
+// "recvReduceSend(from 2, to 1, [4,7))"
+std::string text(const Step& step);
+
+class RecordingPort {
+ public:
+  RecordingPort(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  void send(int to, Chunk c) { add(Verb::Send, -1, to, c); }
+  void copySend(int to, Chunk c) { add(Verb::CopySend, -1, to, c); }
+  void sendOut(int to, Chunk c) { add(Verb::SendOut, -1, to, c); }
+  void recv(int from, Chunk c) { add(Verb::Recv, from, -1, c); }
+  void recvCopySend(int from, int to, Chunk c) { add(Verb::RecvCopySend, from, to, c); }
+  void recvReduceSend(int from, int to, Chunk c) { add(Verb::RecvReduceSend, from, to, c); }
+  void recvReduceCopy(int from, Chunk c) { add(Verb::RecvReduceCopy, from, -1, c); }
+  void recvReduceCopySend(int from, int to, Chunk c) { add(Verb::RecvReduceCopySend, from, to, c); }
+  void copy(Chunk c) { add(Verb::Copy, -1, -1, c); }
+  void copyFinish(Chunk c) { add(Verb::CopyFinish, -1, -1, c); }
+  void sendAll(Chunk c) { add(Verb::SendAll, -1, -1, c); }
+  void sendOutAll(Chunk c) { add(Verb::SendOutAll, -1, -1, c); }
+  void recvReduceAll(Chunk c) { add(Verb::RecvReduceAll, -1, -1, c); }
+
+  std::vector<Step> takeSteps() { return std::move(steps_); }
+
+ private:
+  void add(Verb verb, int from, int to, Chunk chunk) { steps_.push_back({verb, from, to, chunk}); }
+
+  int rank_;
+  int size_;
+  std::vector<Step> steps_;
+};
+
+static_assert(Port<RecordingPort>);
+
+// One call of a collective, as all its ranks see it.
+struct Operation {
+  Collective collective;
+  int ranks;
+  int root;           // broadcast and reduce; otherwise 0
+  Blocks blocks;      // starts, if any, must outlive the operation
+  size_t chunkCount;  // elements of a block in one round, at least 1
+
+  size_t rounds() const;  // at least 1: an empty operation still sends its empty messages
+};
+
+// An algorithm's function for the recording port; it ignores the root if it has none.
+using RecordedAlgorithm = void (*)(RecordingPort& port, const Blocks& blocks, size_t begin, size_t chunkCount,
+                                   int root);
+
+struct Program {
+  Operation operation;
+  std::vector<std::vector<Step>> ranks;
+};
+
+// The function of each algorithm.
+RecordedAlgorithm recordedAlgorithm(Algorithm algorithm);
+
+Program record(const Operation& operation, RecordedAlgorithm run);
+
+}  // namespace peal
