@@ -1,16 +1,16 @@
 #include "tools/train/matmul.h"
 
-#include <cblas.h>
+#include "tools/train/blas.h"
 
 namespace peal::train {
 namespace {
 
 void gemm(CBLAS_TRANSPOSE transposeA, CBLAS_TRANSPOSE transposeB, ConstMatrix a, ConstMatrix b, Matrix c,
           size_t inner, Target target) {
-  cblas_sgemm(CblasRowMajor, transposeA, transposeB, static_cast<blasint>(c.rows),
-              static_cast<blasint>(c.columns), static_cast<blasint>(inner), 1.0f, a.data,
-              static_cast<blasint>(a.stride), b.data, static_cast<blasint>(b.stride),
-              target == Target::Accumulate ? 1.0f : 0.0f, c.data, static_cast<blasint>(c.stride));
+  blas().sgemm(CblasRowMajor, transposeA, transposeB, static_cast<blasint>(c.rows),
+               static_cast<blasint>(c.columns), static_cast<blasint>(inner), 1.0f, a.data,
+               static_cast<blasint>(a.stride), b.data, static_cast<blasint>(b.stride),
+               target == Target::Accumulate ? 1.0f : 0.0f, c.data, static_cast<blasint>(c.stride));
 }
 
 }  // namespace
@@ -26,8 +26,5 @@ void multiplyByTransposed(ConstMatrix a, ConstMatrix b, Matrix c, Target target)
 void multiplyTransposed(ConstMatrix a, ConstMatrix b, Matrix c, Target target) {
   gemm(CblasTrans, CblasNoTrans, a, b, c, a.rows, target);
 }
-
-void useOneBlasThread() { openblas_set_num_threads(1); }
-const char* blasKernelName() { return openblas_get_corename(); }
 
 }  // namespace peal::train

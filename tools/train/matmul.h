@@ -31,8 +31,4 @@ void multiplyByTransposed(ConstMatrix a, ConstMatrix b, Matrix c, Target target)
 // c = aᵀ · b
 void multiplyTransposed(ConstMatrix a, ConstMatrix b, Matrix c, Target target);
 
-// One thread for every product of this process, and the name of the kernel set in use.
-void useOneBlasThread();
-const char* blasKernelName();
-
 }  // namespace peal::train

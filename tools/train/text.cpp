@@ -155,6 +155,11 @@ Text::Text(std::string name, std::u32string_view characters, size_t context, dou
     throw UsageError(fmt::format("the text '{}' is empty", name_));
   std::sort(alphabet_.begin(), alphabet_.end());
   alphabet_.erase(std::unique(alphabet_.begin(), alphabet_.end()), alphabet_.end());
+  constexpr size_t kLargestVocabulary = 65535;  // so that the keys of the n-gram model fit 64 bits
+  if (alphabet_.size() > kLargestVocabulary) {
+    throw UsageError(fmt::format("the text '{}' has {} different characters: at most {} are possible", name_,
+                                 alphabet_.size(), kLargestVocabulary));
+  }
   std::vector<uint32_t> symbols = encode(characters);
   const auto heldOut = static_cast<size_t>(static_cast<double>(symbols.size()) * heldOutShare);
   const size_t training = symbols.size() - heldOut;
@@ -188,6 +193,11 @@ std::string Text::decode(const std::vector<uint32_t>& symbols) const {
   for (uint32_t symbol : symbols)
     characters.push_back(alphabet_[symbol]);
   return encodeUtf8(characters);
+}
+
+std::optional<uint32_t> Text::lineEnd() const {
+  const size_t found = alphabet_.find(U'\n');
+  return found == alphabet_.npos ? std::nullopt : std::optional(static_cast<uint32_t>(found));
 }
 
 size_t Text::sequenceStart(uint64_t seed, uint64_t step, uint64_t slot, size_t context) const {

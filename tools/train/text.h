@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,7 @@ class Text {
   const std::vector<uint32_t>& heldOut() const { return heldOut_; }
   std::vector<uint32_t> encode(std::u32string_view characters) const;  // all must be in the alphabet
   std::string decode(const std::vector<uint32_t>& symbols) const;
+  std::optional<uint32_t> lineEnd() const;  // the symbol of a newline, if the text has any
 
   // Where in training() the sequence `slot` of `step` starts: a pure function of (seed, step, slot) and of
   // the lengths, so that it does not depend on how slots are spread over ranks and micro-batches.
