@@ -105,10 +105,12 @@ TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
       std::copy(last.begin(), last.end(), slot);
       link.post(100, digestOf(kSlots));
       EXPECT_EQ(link.tryStage(100), nullptr);
+      self.meet();
     } else {
       self.meet();
       expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
       self.meet();
+      self.meet();  // the peer has used the credit
       for (int number = 1; number <= kSlots; ++number) {
         expectMessage(self, 0, pattern(0, number, 100), digestOf(number));
       }

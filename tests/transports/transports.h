@@ -37,6 +37,8 @@ struct Transport {
   std::function<Result<std::unique_ptr<Endpoint>>(Exchange&, const TransportOptions&)> connect;
 };
 
+inline void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
+
 inline std::vector<Transport> allTransports() {
   const auto shm = [](Exchange& exchange, const TransportOptions& options) {
     return connectShm(exchange, kSecret,

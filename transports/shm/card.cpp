@@ -41,6 +41,12 @@ Nonce processNonce() {
   return nonce;
 }
 
+std::string_view text(const std::array<char, 512>& chars) {
+  return {chars.data(), strnlen(chars.data(), chars.size())};
+}
+
+}  // namespace
+
 SocketName randomName() {
   SocketName name{};
   constexpr std::string_view kPrefix = "peal-";
@@ -50,12 +56,6 @@ SocketName randomName() {
   }
   return name;
 }
-
-std::string_view text(const std::array<char, 512>& chars) {
-  return {chars.data(), strnlen(chars.data(), chars.size())};
-}
-
-}  // namespace
 
 Card makeCard(int rank, const Layout& layout) {
   Card card{};

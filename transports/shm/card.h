@@ -28,6 +28,9 @@ struct Card {
   std::array<char, 512> failure;
 };
 
+// For a listener in the abstract namespace: "peal-" and 135 random bits.
+SocketName randomName();
+
 // A card of this process; listener and segment get random names.
 Card makeCard(int rank, const Layout& layout);
 void setFailure(Card& card, const Error& error);

@@ -1,13 +1,10 @@
 #include "transports/shm/connect.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sodium.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,35 +18,6 @@
 
 namespace peal::shm {
 namespace {
-
-// Yama's "restricted" mode lets only ancestors read a process. The process that wants to be read by its
-// peers says so.
-void allowPeersToRead() {
-  char scope = '0';
-  const OwnedFd file(open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
-  if (file && read(file.get(), &scope, 1) == 1 && scope == '1') {
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-  }
-}
-
-bool canReadProbe(pid_t pid, const Probe& probe) {
-  Nonce seen{};
-  iovec local{seen.data(), seen.size()};
-  iovec remote{reinterpret_cast<void*>(probe.address), probe.cookie.size()};
-  return pid > 0 && process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(seen.size()) &&
-         seen == probe.cookie;
-}
-
-Mac macOf(const Greeting& greeting, const SocketName& listener, const SecretKey& secret) {
-  constexpr size_t kCovered = offsetof(Greeting, mac);
-  std::array<unsigned char, kCovered + sizeof(SocketName)> text;
-  std::memcpy(text.data(), &greeting, kCovered);
-  std::memcpy(text.data() + kCovered, listener.data(), listener.size());
-  Mac mac;
-  static_assert(sizeof(Mac) == crypto_auth_BYTES && sizeof(SecretKey) == crypto_auth_KEYBYTES);
-  crypto_auth(mac.data(), text.data(), text.size(), secret.data());
-  return mac;
-}
 
 // One connection that is being made.
 struct Conversation {
@@ -66,13 +34,12 @@ class Handshake {
  public:
   Handshake(const SecretKey& secret, const Layout& layout, const ShmOptions& options, const Card& mine,
             OwnSegment& own, OwnedFd listener)
-      : secret_(secret),
+      : greeter_(secret, mine.rank, layout.size()),
         layout_(layout),
         options_(options),
         mine_(mine),
         own_(own),
         listener_(std::move(listener)) {
-    randombytes_buf(cookie_.data(), cookie_.size());
     membership_.rank = mine.rank;
     membership_.segment = own.segment;
     membership_.peers.resize(static_cast<size_t>(layout.size()));
@@ -211,15 +178,8 @@ class Handshake {
   }
 
   Result<void> greet(const Conversation& conversation, Note note, const SocketName& listener, int file) {
-    Greeting greeting{};
-    greeting.note = note;
-    greeting.version = kWireVersion;
-    greeting.srcRank = mine_.rank;
-    greeting.dstRank = conversation.peer;
-    greeting.nonce = conversation.nonce;
-    greeting.probe = {reinterpret_cast<uint64_t>(cookie_.data()), cookie_};
-    greeting.canRead = conversation.weCanRead ? 1 : 0;
-    greeting.mac = macOf(greeting, listener, secret_);
+    const Greeting greeting =
+        greeter_.make(note, conversation.peer, conversation.nonce, conversation.weCanRead, listener);
     const int failed = sendPacket(conversation.socket.get(), &greeting, sizeof greeting, file);
     if (failed == EPIPE || failed == ECONNRESET) {
       return closedError(conversation.peer);
@@ -251,8 +211,8 @@ class Handshake {
 
   Result<bool> answerHello(Conversation& conversation, const Packet& packet) {
     const Greeting* hello = packet.as<Greeting>();
-    if (hello == nullptr || !isGenuine(*hello, Note::Hello, mine_.listener) || hello->srcRank >= mine_.rank ||
-        peer(hello->srcRank).socket || isTalkingTo(hello->srcRank)) {
+    if (hello == nullptr || !greeter_.isGenuine(*hello, Note::Hello, mine_.listener) ||
+        hello->srcRank >= mine_.rank || peer(hello->srcRank).socket || isTalkingTo(hello->srcRank)) {
       ++strangers_;
       return true;
     }
@@ -270,13 +230,12 @@ class Handshake {
     const SocketName& listener = called ? card(conversation.peer).listener : mine_.listener;
     if (const FarewellNote* farewell = packet.as<FarewellNote>();
         farewell != nullptr && farewell->note == Note::Farewell) {
-      const size_t length = std::min<size_t>(farewell->reasonBytes, kReasonBytes);
-      return Error{pealRemoteError,
-                   fmt::format("{} gave up while ranks were connecting: {}", nameOf(conversation.peer),
-                               std::string(farewell->reason, length))};
+      return Error{pealRemoteError, fmt::format("{} gave up while ranks were connecting: {}",
+                                                nameOf(conversation.peer), farewell->text())};
     }
     const Greeting* greeting = packet.as<Greeting>();
-    if (greeting == nullptr || !isGenuine(*greeting, called ? Note::Reply : Note::Segment, listener) ||
+    if (greeting == nullptr ||
+        !greeter_.isGenuine(*greeting, called ? Note::Reply : Note::Segment, listener) ||
         greeting->srcRank != conversation.peer || greeting->nonce != conversation.nonce || !packet.file) {
       return Error{pealRemoteError, fmt::format("{} did not prove that it belongs to this communicator.",
                                                 nameOf(conversation.peer))};
@@ -308,13 +267,6 @@ class Handshake {
     return {};
   }
 
-  bool isGenuine(const Greeting& greeting, Note note, const SocketName& listener) const {
-    const Mac expected = macOf(greeting, listener, secret_);
-    return sodium_memcmp(expected.data(), greeting.mac.data(), expected.size()) == 0 &&
-           greeting.note == note && greeting.version == kWireVersion && greeting.dstRank == mine_.rank &&
-           greeting.srcRank >= 0 && greeting.srcRank < layout_.size();
-  }
-
   bool isTalkingTo(int rank) const {
     return std::any_of(conversations_.begin(), conversations_.end(),
                        [rank](const Conversation& c) { return c.peer == rank; });
@@ -342,11 +294,7 @@ class Handshake {
 
   // So that peers name the cause instead of waiting.
   void tellFailure(const Error& error) {
-    FarewellNote farewell{};
-    farewell.note = Note::Farewell;
-    farewell.culpritRank = mine_.rank;
-    farewell.reasonBytes = static_cast<uint32_t>(std::min(error.message.size(), kReasonBytes));
-    std::memcpy(farewell.reason, error.message.data(), farewell.reasonBytes);
+    const FarewellNote farewell = FarewellNote::make(mine_.rank, error.message);
     for (const Conversation& conversation : conversations_) {
       if (conversation.peer >= 0) {
         sendPacket(conversation.socket.get(), &farewell, sizeof farewell, -1);
@@ -359,7 +307,7 @@ class Handshake {
     }
   }
 
-  const SecretKey& secret_;
+  const Greeter greeter_;
   const Layout& layout_;
   const ShmOptions& options_;
   const Card& mine_;
@@ -369,7 +317,6 @@ class Handshake {
   Membership membership_;
   std::list<Conversation> conversations_;
   std::vector<int> toCall_;
-  Nonce cookie_{};  // what peers find if they can read this process
   int met_ = 0;
   int strangers_ = 0;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "transports/shm/greeting.h"
 #include "transports/shm/segment.h"
 #include "transports/shm/shm.h"
 #include "transports/shm/wire.h"
@@ -32,8 +33,6 @@ struct Membership {
   std::shared_ptr<Segment> segment;  // this rank's own
   std::vector<Peer> peers;           // by rank; the entry of this rank is empty
 };
-
-using SecretKey = std::array<uint8_t, 32>;
 
 // Collective over the exchange.
 Result<Membership> connectPeers(Exchange& exchange, const SecretKey& secret, const ShmOptions& options,

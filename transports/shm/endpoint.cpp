@@ -1,11 +1,9 @@
 #include "transports/shm/endpoint.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "transports/shm/bell.h"
 
@@ -15,6 +13,9 @@ namespace {
 // No sleep is longer: a peer that dies cannot ring, and must be noticed by the caller's next progress().
 constexpr int64_t kMaxSleepUs = 100000;
 
+// Read from one socket at a time. More than fit into its queue, so that a region's file is always found.
+constexpr int kMaxPackets = 4096;
+
 }  // namespace
 
 ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmOptions& options)
@@ -22,6 +23,7 @@ ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmO
       station_{membership_.rank, layout, options.directRead, {}, {}},
       pid_(getpid()),
       departures_(static_cast<size_t>(layout.size())),
+      pollEntries_(static_cast<size_t>(layout.size())),
       links_(static_cast<size_t>(layout.size())) {
   std::vector<int> sockets;
   for (const Peer& peer : membership_.peers) {
@@ -31,15 +33,17 @@ ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmO
   forEachPeer([this](int rank) {
     const auto index = static_cast<size_t>(rank);
     links_[index] = std::make_unique<ShmLink>(station_, rank, membership_.peers[index], *membership_.segment,
-                                              [this, rank] { readSocket(rank); });
+                                              [this, rank] { return readSocket(rank); });
   });
+  watchForks(*this);
 }
 
 ShmEndpoint::~ShmEndpoint() {
+  unwatchForks(*this);
   if (getpid() != pid_) {
     return;  // a forked child must not speak for its parent
   }
-  if (faulted()) {
+  if (station_.fault.raised()) {
     farewell(station_.fault.culpritRank(), station_.fault.error().message);
   } else {
     farewell(-1, "");
@@ -85,6 +89,14 @@ void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
 
 // ---- health ----
 
+void ShmEndpoint::inForkedChild() noexcept {
+  for (Peer& peer : membership_.peers) {
+    peer.socket.reset();
+  }
+  station_.regions.forgetSockets();
+  inChild_.store(true, std::memory_order_relaxed);
+}
+
 Result<void> ShmEndpoint::progress(int waitingForRank) {
   if (getpid() != pid_) {
     return Error{pealInvalidUsage,
@@ -92,45 +104,46 @@ Result<void> ShmEndpoint::progress(int waitingForRank) {
                              "the communicator. Make one after the fork.",
                              station_.rank, pid_, getpid())};
   }
-  if (!faulted()) {
+  if (!station_.fault.raised()) {
     readSockets();
     station_.regions.dropEnded();
     judge(waitingForRank);
   }
-  return faulted() ? Result<void>{station_.fault.error()} : Result<void>{};
+  return station_.fault.raised() ? Result<void>{station_.fault.error()} : Result<void>{};
 }
 
 void ShmEndpoint::readSockets() {
-  std::vector<pollfd> entries;
   for (size_t rank = 0; rank < departures_.size(); ++rank) {
     // A negative descriptor is skipped by poll.
-    entries.push_back({departures_[rank].ended ? -1 : membership_.peers[rank].socket.get(), POLLIN, 0});
+    pollEntries_[rank] = {departures_[rank].ended ? -1 : membership_.peers[rank].socket.get(), POLLIN, 0};
   }
-  if (poll(entries.data(), entries.size(), 0) <= 0) {
+  if (poll(pollEntries_.data(), pollEntries_.size(), 0) <= 0) {
     return;
   }
-  forEachPeer([&](int rank) {
-    if (entries[static_cast<size_t>(rank)].revents != 0) {
+  forEachPeer([this](int rank) {
+    if (pollEntries_[static_cast<size_t>(rank)].revents != 0) {
       readSocket(rank);
     }
   });
 }
 
-void ShmEndpoint::readSocket(int peerRank) {
+// False: the socket has ended. Reads a bounded number of packets, so that no peer can keep this rank here.
+bool ShmEndpoint::readSocket(int peerRank) {
   const auto index = static_cast<size_t>(peerRank);
   Departure& departure = departures_[index];
   Packet packet;
-  while (!departure.ended) {
+  for (int count = 0; count < kMaxPackets && !departure.ended; ++count) {
     switch (receivePacket(membership_.peers[index].socket.get(), packet)) {
       case Got::Nothing:
-        return;
+        return true;
       case Got::End:
         departure.ended = true;
-        return;
+        break;
       case Got::Packet:
         handle(peerRank, packet);
     }
   }
+  return !departure.ended;
 }
 
 void ShmEndpoint::handle(int peerRank, Packet& packet) {
@@ -146,7 +159,7 @@ void ShmEndpoint::handle(int peerRank, Packet& packet) {
     const bool known = note.culpritRank >= -1 && note.culpritRank < station_.layout.size();
     departure.farewell = true;
     departure.culpritRank = known ? note.culpritRank : peerRank;
-    departure.reason.assign(note.reason, std::min<size_t>(note.reasonBytes, kReasonBytes));
+    departure.reason = note.text();
   } else if (packet.note() == Note::RegionBegins && packet.as<RegionNote>() != nullptr && packet.file) {
     const RegionNote& note = *packet.as<RegionNote>();
     const Result<void> begun = link.beginRegion(note.id, note.bytes, packet.file.get());
@@ -190,13 +203,16 @@ void ShmEndpoint::judge(int waitingForRank) {
                                         "for it. Do all ranks make the same calls?",
                                         nameOf(rank), station_.rank)});
     }
+    Departure& departure = departures_[static_cast<size_t>(rank)];
+    departure.settled = departure.farewell;
   });
 }
 
 // Whether that peer left in good order although the caller still needs it. Its farewell came after its last
-// message and its last release, so both are final now.
+// message and its last release; a caller that has looked at the link since then, and waits still, waits in
+// vain.
 bool ShmEndpoint::leftInNeed(int peerRank, int waitingForRank) {
-  if (!departures_[static_cast<size_t>(peerRank)].farewell) {
+  if (!departures_[static_cast<size_t>(peerRank)].settled) {
     return false;
   }
   ShmLink& link = *links_[static_cast<size_t>(peerRank)];
@@ -245,11 +261,7 @@ void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
   if (farewellSaid_.exchange(true)) {
     return;
   }
-  FarewellNote note{};
-  note.note = Note::Farewell;
-  note.culpritRank = culpritRank;
-  note.reasonBytes = static_cast<uint32_t>(std::min(reason.size(), kReasonBytes));
-  std::memcpy(note.reason, reason.data(), note.reasonBytes);
+  const FarewellNote note = FarewellNote::make(culpritRank, reason);
   forEachPeer([&](int rank) {
     const auto index = static_cast<size_t>(rank);
     // A peer that is gone, or that has not read for so long that its socket is full, sees the end instead.
@@ -259,25 +271,3 @@ void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
 }
 
 }  // namespace peal::shm
-
-namespace peal {
-
-Result<std::unique_ptr<Endpoint>> connectShm(Exchange& exchange, const std::array<uint8_t, 32>& secret,
-                                             const ShmOptions& options) {
-  constexpr size_t kMaxSlotBytes = size_t{1} << 24;
-  if (options.slotBytes == 0 || options.slotBytes % shm::kLine != 0 || options.slotBytes > kMaxSlotBytes ||
-      options.slots < 1 || options.slots > 64) {
-    return Error{pealInvalidArgument,
-                 fmt::format("{} slots of {} bytes: 1 to 64 slots, a multiple of {} bytes, at most {}",
-                             options.slots, options.slotBytes, shm::kLine, kMaxSlotBytes)};
-  }
-  const shm::Layout layout(exchange.size(), static_cast<uint32_t>(options.slots), options.slotBytes);
-  Result<shm::Membership> membership = shm::connectPeers(exchange, secret, options, layout);
-  if (!membership) {
-    return membership.error();
-  }
-  return std::unique_ptr<Endpoint>(
-      std::make_unique<shm::ShmEndpoint>(std::move(*membership), layout, options));
-}
-
-}  // namespace peal

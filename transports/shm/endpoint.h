@@ -4,17 +4,20 @@
 // said), links (they use everything below), sockets, views of peers' segments, the own segment. Safe when
 // peers are dead: nothing waits for them.
 #pragma once
+#include <poll.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "transports/shm/connect.h"
+#include "transports/shm/forkwatch.h"
 #include "transports/shm/link.h"
 
 namespace peal::shm {
 
-class ShmEndpoint final : public Endpoint {
+class ShmEndpoint final : public Endpoint, private ForkListener {
  public:
   ShmEndpoint(Membership membership, const Layout& layout, const ShmOptions& options);
   ~ShmEndpoint() override;
@@ -25,7 +28,9 @@ class ShmEndpoint final : public Endpoint {
   std::byte* tryStageAll(size_t bytes) override;
   void postAll(size_t bytes, const Digest& digest) override;
   Result<void> progress(int waitingForRank) override;
-  bool faulted() const override { return station_.fault.raised(); }
+  bool faulted() const override {
+    return station_.fault.raised() || inChild_.load(std::memory_order_relaxed);
+  }
   void announce(const Digest& digest, bool inside) override;
   PeerState peerState(int peerRank) override;
   uint32_t prepareSleep() override;
@@ -39,12 +44,14 @@ class ShmEndpoint final : public Endpoint {
   struct Departure {
     bool ended = false;     // its socket has ended
     bool farewell = false;  // it said why it leaves
+    bool settled = false;   // it had, before the caller last looked at its links
     int culpritRank = -1;
     std::string reason;
   };
 
+  void inForkedChild() noexcept override;
   void readSockets();
-  void readSocket(int peerRank);
+  bool readSocket(int peerRank);
   void handle(int peerRank, Packet& packet);
   void judge(int waitingForRank);
   bool leftInNeed(int peerRank, int waitingForRank);
@@ -64,8 +71,10 @@ class ShmEndpoint final : public Endpoint {
   Station station_;
   const pid_t pid_;  // a forked child has another one
   std::vector<Departure> departures_;
+  std::vector<pollfd> pollEntries_;              // by rank; kept to spare an allocation per call
   std::vector<std::unique_ptr<ShmLink>> links_;  // by rank; none to itself
   std::atomic<bool> farewellSaid_{false};
+  std::atomic<bool> inChild_{false};  // set in a forked child, where nothing else happens at that time
 
   // Staging for all peers: the slot that comes next. It is free when every link has credit, because every
   // use of it took one credit of every link, and `slots` uses lie between two uses of one slot.

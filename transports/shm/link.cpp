@@ -1,14 +1,13 @@
 #include "transports/shm/link.h"
 
 #include <fmt/format.h>
-#include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "lib/memory/registry.h"
 #include "transports/shm/bell.h"
+#include "transports/shm/crossread.h"
 
 namespace peal::shm {
 namespace {
@@ -21,7 +20,7 @@ Control controlOf(const Segment& segment, bool sameProcess) {
 }  // namespace
 
 ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
-                 std::function<void()> readSocket)
+                 std::function<bool()> readSocket)
     : station_(station),
       peerRank_(peerRank),
       slots_(station.layout.slots()),
@@ -131,7 +130,8 @@ bool ShmLink::canReference(const std::byte* data, size_t bytes) {
     return true;
   }
   const std::optional<Region> region = findRegion(data, bytes);
-  return region && (region->fd >= 0 || (peerCanRead_ && bytes <= slotBytes_));
+  return region &&
+         (region->fd >= 0 ? station_.regions.canShare(*region) : peerCanRead_ && bytes <= slotBytes_);
 }
 
 bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) {
@@ -145,9 +145,10 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
   } else {
     const std::optional<Region> region = findRegion(data, bytes);
     if (region && region->fd >= 0) {
-      if (!station_.regions.share(peerRank_, *region)) {
+      if (region->id != lastShared_ && !station_.regions.share(peerRank_, *region)) {
         return false;
       }
+      lastShared_ = region->id;
       publishWords(Kind::Region, bytes, region->id, static_cast<uint64_t>(data - region->base), digest);
     } else if (region && peerCanRead_ && bytes <= slotBytes_) {
       publishWords(Kind::ProcessRead, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
@@ -242,11 +243,12 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
 }
 
 const std::byte* ShmLink::inRegion(uint64_t id, uint64_t offset, uint64_t bytes) {
-  if (!mapped_.has(id)) {
-    readSocket_();  // its file was sent before the message
-  }
   const std::byte* data = mapped_.find(id, offset, bytes);
   if (data == nullptr) {
+    readSocket_();  // a new region's file was sent before the message
+    data = mapped_.find(id, offset, bytes);
+  }
+  if (data == nullptr && !station_.fault.raised()) {
     malformed(
         fmt::format("a reference to {} bytes at {} of region {}, which it did not share", bytes, offset, id));
   }
@@ -257,19 +259,18 @@ const std::byte* ShmLink::readFromProcess(uint64_t address, uint64_t bytes) {
   if (!copied_) {
     copied_ = std::make_unique<std::byte[]>(slotBytes_);
   }
-  iovec local{copied_.get(), bytes};
-  iovec remote{reinterpret_cast<void*>(address), bytes};
-  const ssize_t got = process_vm_readv(pid_, &local, 1, &remote, 1, 0);
-  if (got == static_cast<ssize_t>(bytes)) {
+  std::string refused = readProcess(pid_, address, copied_.get(), bytes);
+  // Looked at after the reading: a peer that was there until now owned that memory, and not a stranger who
+  // got its pid.
+  if (!readSocket_()) {
+    refused = "it is gone";
+  }
+  if (refused.empty()) {
     return copied_.get();
   }
-  const int reason = errno;
-  readSocket_();  // a peer that died is the better explanation
   station_.fault.raise(
-      peerRank_,
-      {pealRemoteError,
-       fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}", station_.rank, bytes, peerRank_,
-                   pid_, got < 0 ? std::strerror(reason) : "part of the memory is not mapped any more")});
+      peerRank_, {pealRemoteError, fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}",
+                                               station_.rank, bytes, peerRank_, pid_, refused)});
   return nullptr;
 }
 

@@ -27,8 +27,8 @@ struct Station {
 
 class ShmLink final : public Link {
  public:
-  // `readSocket` handles what has come over the peer's socket.
-  ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own, std::function<void()> readSocket);
+  // `readSocket` handles what has come over the peer's socket; false: the peer is gone.
+  ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own, std::function<bool()> readSocket);
 
   std::byte* tryStage(size_t bytes) override;
   void post(size_t bytes, const Digest& digest) override;
@@ -73,6 +73,7 @@ class ShmLink final : public Link {
   std::byte* const outStaging_;
   uint64_t posted_ = 0;
   uint64_t released_ = 0;       // as last seen
+  uint64_t lastShared_ = 0;     // the region that the last reference was to: the peer has it
   uint64_t lastReference_ = 0;  // number of the last message by reference, plus one
   uint32_t outSlot_ = 0;        // posted_ modulo slots
   bool stagedInline_ = false;   // the last tryStage() gave inline_
@@ -93,7 +94,7 @@ class ShmLink final : public Link {
   const bool weCanRead_;
   const bool peerCanRead_;
   const pid_t pid_;
-  const std::function<void()> readSocket_;
+  const std::function<bool()> readSocket_;
   MappedRegions mapped_;
   std::vector<uint64_t> endedWhileShown_;
   std::unique_ptr<std::byte[]> copied_;  // slotBytes, made when first needed: what ProcessRead read

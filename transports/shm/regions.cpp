@@ -11,6 +11,9 @@ namespace peal::shm {
 
 bool SharedRegions::share(int peerRank, const Region& region) {
   dropEnded();
+  if (!canShare(region)) {
+    return false;
+  }
   const auto index = static_cast<size_t>(peerRank);
   std::vector<bool>& known = sharedWith_.try_emplace(region.id, sockets_.size(), false).first->second;
   if (!known[index]) {
@@ -49,7 +52,7 @@ void SharedRegions::dropEnded() {
 
 Result<void> MappedRegions::begin(uint64_t id, size_t bytes, int file) {
   PEAL_TRY(checkMemoryFile(file, bytes));
-  if (bytes == 0 || has(id)) {
+  if (bytes == 0 || regions_.count(id) != 0) {
     return Error{pealRemoteError, fmt::format("region {} of {} bytes is empty or known already", id, bytes)};
   }
   Result<Mapping> mapping = Mapping::make(file, 0, bytes, PROT_READ, "a peer's buffer");

@@ -3,6 +3,7 @@
 // A region's file travels once per peer, before the first message that refers to it. When the region ends
 // the peer is told, and unmaps it. Ids are never used twice, so a late message cannot hit a wrong region.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -19,12 +20,19 @@ class SharedRegions {
   // `sockets` by rank; -1: no such peer. They must stay open as long as this lives.
   void setSockets(std::vector<int> sockets) { sockets_ = std::move(sockets); }
 
+  // Whether one more region may travel: peers map each, and mappings are limited (vm.max_map_count).
+  bool canShare(const Region& region) const {
+    return sharedWith_.size() < kMaxRegions || sharedWith_.count(region.id) != 0;
+  }
   // Makes sure that the peer has the region. False: not now (its socket is full or closed).
   bool share(int peerRank, const Region& region);
+  // In a forked child: the descriptors are closed.
+  void forgetSockets() noexcept { std::fill(sockets_.begin(), sockets_.end(), -1); }
   // Forgets regions that ended, and tells the peers that knew them. Cheap if none did.
   void dropEnded();
 
  private:
+  static constexpr size_t kMaxRegions = 4096;
   struct Notice {
     int peerRank;
     uint64_t id;
@@ -41,7 +49,6 @@ class MappedRegions {
   // Takes the file of a region that begins.
   Result<void> begin(uint64_t id, size_t bytes, int file);
   void end(uint64_t id);
-  bool has(uint64_t id) const { return regions_.count(id) != 0; }
   // [offset, offset + bytes) of the region, or nullptr if it does not hold that.
   const std::byte* find(uint64_t id, size_t offset, size_t bytes) const;
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "lib/base/clock.h"
 #include "transports/transport.h"
@@ -16,6 +17,15 @@ struct ShmOptions {
   bool directRead = true;  // false: references are never used
   Deadline deadline;       // of the connection
 };
+
+// What this process can tell about the transport without peers, for people who ask what was found and why.
+struct ShmSupport {
+  bool available = false;
+  std::string reason;      // why, or why not
+  bool crossRead = false;  // buffers that are registered but not from pealMemAlloc can be read in place
+  std::string crossReadReason;
+};
+ShmSupport probeShm();
 
 // Connects this rank with all ranks of the exchange. Collective. `secret` is known to the ranks of this
 // communicator only; the sockets prove it to each other.

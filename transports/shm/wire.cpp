@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -38,6 +39,17 @@ void takeFiles(msghdr& header, Packet& packet) {
 }
 
 }  // namespace
+
+FarewellNote FarewellNote::make(int culpritRank, const std::string& reason) {
+  FarewellNote note{};
+  note.note = Note::Farewell;
+  note.culpritRank = culpritRank;
+  note.reasonBytes = static_cast<uint32_t>(std::min(reason.size(), kReasonBytes));
+  std::memcpy(note.reason, reason.data(), note.reasonBytes);
+  return note;
+}
+
+std::string FarewellNote::text() const { return {reason, std::min<size_t>(reasonBytes, kReasonBytes)}; }
 
 Note Packet::note() const {
   Note value{};

@@ -9,6 +9,7 @@
 
 #include "lib/base/result.h"
 #include "lib/memory/descriptor.h"
+#include "transports/shm/crossread.h"
 
 namespace peal::shm {
 
@@ -18,13 +19,6 @@ enum class Note : uint32_t { Hello = 1, Reply, Segment, Farewell, RegionBegins, 
 
 using Mac = std::array<uint8_t, 32>;
 using Nonce = std::array<uint8_t, 16>;
-
-// Where the other side may try to read this process with process_vm_readv: if it finds `cookie` at
-// `address`, it can.
-struct Probe {
-  uint64_t address;
-  Nonce cookie;
-};
 
 // Handshake: the connecting (lower) rank says Hello, the other Reply, the first Segment. The last two carry
 // the sender's memory file. A Mac covers all bytes before it and the listener's name, which is random and
@@ -47,6 +41,9 @@ struct FarewellNote {
   int32_t culpritRank;  // -1: in good order
   uint32_t reasonBytes;
   char reason[kReasonBytes];
+
+  static FarewellNote make(int culpritRank, const std::string& reason);
+  std::string text() const;
 };
 
 // RegionBegins carries the memory file.
