@@ -70,6 +70,7 @@ class ThreadRanks {
       check(pealGetUniqueId(&id_), "pealGetUniqueId");
     }
     std::vector<std::thread> threads;
+    threads.reserve(comms_.size());
     for (int rank = 0; rank < size(); ++rank) {
       threads.emplace_back([this, rank] { runOne(rank); });
     }

@@ -7,7 +7,7 @@
 #include "peal/peal.h"
 #include "tools/common/local_ranks.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }
 
