@@ -101,7 +101,9 @@ class Pass {
     }
     for (Attempt& attempt : attempts_) {
       if (attempt.outcome == Outcome::Pending) {
-        attempt.end(Outcome::Unreachable, attempt.opened ? "connected, but no answer came" : "no answer");
+        attempt.end(Outcome::Unreachable, attempt.opened    ? "connected, but no answer came"
+                                          : attempt.started ? "no answer"
+                                                            : "the deadline passed before it was tried");
       }
     }
     return nullptr;

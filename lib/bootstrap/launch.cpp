@@ -1,7 +1,6 @@
 #include "lib/bootstrap/launch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -162,28 +161,35 @@ Result<const Word*> choose(const std::vector<Word>& words, const Surroundings& s
   return chosen;
 }
 
+// Slurm has no variable for it that holds in every case: SLURM_NTASKS_PER_NODE is only a wish.
+std::optional<int> slurmLocalSize(const Surroundings& surroundings, const Launch& launch) {
+  const auto perNode = surroundings.variable("SLURM_STEP_TASKS_PER_NODE");
+  const Result<std::optional<int>> node = readNumber(surroundings, "SLURM_NODEID", 0);
+  std::optional<int> localSize;
+  if (perNode && node && node->has_value()) {
+    localSize = tasksOnNode(*perNode, **node);
+  } else if (const auto wish = surroundings.variable("SLURM_NTASKS_PER_NODE")) {
+    localSize = tasksOnNode(*wish, 0);
+  }
+  const bool fits = localSize && *localSize > launch.localRank && *localSize <= launch.size;
+  return fits ? localSize : std::nullopt;
+}
+
 Result<void> readLocal(const Word& word, const Surroundings& surroundings, Launch& launch) {
   const Result<std::optional<int>> localRank = readNumber(surroundings, word.launcher->localRank, 0);
   if (!localRank) {
     return localRank.error();
   }
-  std::optional<int> localSize;
-  if (word.isSlurm()) {
-    const auto perNode = surroundings.variable("SLURM_STEP_TASKS_PER_NODE");
-    const Result<std::optional<int>> node = readNumber(surroundings, "SLURM_NODEID", 0);
-    if (perNode && node && node->has_value()) {
-      localSize = tasksOnNode(*perNode, **node);
-    }
-  }
-  if (!localSize) {
-    const Result<std::optional<int>> given = readNumber(surroundings, word.launcher->localSize, 1);
-    if (!given) {
-      return given.error();
-    }
-    localSize = *given;
-  }
   launch.localRank = localRank->value_or(-1);
-  launch.localSize = localSize.value_or(-1);
+  if (word.isSlurm()) {
+    launch.localSize = slurmLocalSize(surroundings, launch).value_or(-1);
+    return {};
+  }
+  const Result<std::optional<int>> localSize = readNumber(surroundings, word.launcher->localSize, 1);
+  if (!localSize) {
+    return localSize.error();
+  }
+  launch.localSize = localSize->value_or(-1);
   if (launch.localSize > launch.size || (launch.localSize >= 0 && launch.localRank >= launch.localSize)) {
     return Error{pealInvalidUsage,
                  fmt::format("{}={} and {}={} do not fit {} ranks: local ranks go from 0 to local size - 1.",
@@ -248,70 +254,15 @@ Result<Launch> detectLaunchFrom(const Surroundings& surroundings) {
   return launch;
 }
 
+std::string launcherRankVariable(const std::string& launcher) {
+  for (const LauncherVariables& variables : kLaunchers) {
+    if (launcher == variables.name) {
+      return variables.rank;
+    }
+  }
+  return "";
+}
+
 Result<Launch> detectLaunch() { return detectLaunchFrom(realSurroundings()); }
-
-std::string jobIdentity(const Launch& launch, const Surroundings& surroundings) {
-  std::string identity = fmt::format("{} {} user {}", launch.launcher, launch.size, geteuid());
-  const size_t bare = identity.size();
-  const auto add = [&](const char* variable) {
-    if (const auto value = surroundings.variable(variable)) {
-      identity += fmt::format("\n{}={}", variable, *value);
-    }
-  };
-  add("PEAL_ROOT");
-  if (launch.launcher == "openmpi") {
-    // The last is 128 random bits that mpirun makes for each job.
-    add("OMPI_MCA_ess_base_jobid");
-    add("PMIX_NAMESPACE");
-    add("OMPI_MCA_orte_precondition_transports");
-  } else if (launch.launcher == "slurm") {
-    add("SLURM_CLUSTER_NAME");
-    add("SLURM_JOB_ID");
-    add("SLURM_STEP_ID");
-    add("SLURM_RESTART_COUNT");
-  } else if (launch.launcher == "torchrun") {
-    add("MASTER_ADDR");
-    add("MASTER_PORT");
-    add("TORCHELASTIC_RUN_ID");
-    add("TORCHELASTIC_RESTART_COUNT");
-  }
-  if (identity.size() > bare) {
-    return identity;
-  }
-  // No word from the launcher: the process that started all local ranks stands for the job. It is the nearest
-  // one that was not itself started as a rank.
-  for (const LauncherVariables& launcher : kLaunchers) {
-    for (const Ancestor& ancestor :
-         launch.launcher == launcher.name ? ancestors() : std::vector<Ancestor>()) {
-      if (!startedWith(ancestor.processId, launcher.rank)) {
-        return identity + fmt::format("\nstarted by {} at {}", ancestor.processId, ancestor.startTime);
-      }
-    }
-  }
-  return identity;
-}
-
-Result<HostPort> parseHostPort(const std::string& text, const char* variable) {
-  const Error malformed{
-      pealInvalidUsage,
-      fmt::format("{}=\"{}\" is not host:port, with a port from 1 to 65535 and an IPv6 address "
-                  "in brackets ([fd00::2]:5000).",
-                  variable, text)};
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    return malformed;
-  }
-  std::string host = text.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find_first_of(":[]") != std::string::npos) {
-    return malformed;
-  }
-  const Result<int> port = launchNumber(variable, text.substr(colon + 1), 1, 65535);
-  if (host.empty() || !port) {
-    return malformed;
-  }
-  return HostPort{host, static_cast<uint16_t>(*port)};
-}
 
 }  // namespace peal

@@ -26,6 +26,9 @@ Surroundings realSurroundings();
 // SLURM_PROCID=0 too, and the allocation's SLURM_NTASKS; it is no task of anything.
 Result<Launch> detectLaunchFrom(const Surroundings& surroundings);
 
+// The variable in which a launcher says the rank; "" for "none".
+std::string launcherRankVariable(const std::string& launcher);
+
 // A text that is the same for all ranks of this launch and, as far as the launcher tells, for no other.
 std::string jobIdentity(const Launch& launch, const Surroundings& surroundings);
 

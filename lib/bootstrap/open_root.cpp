@@ -25,39 +25,46 @@ Error cannotListen(const ListenFault& fault, const std::string& wantedBy) {
                fmt::format("the first rank cannot listen as {} asks: {}. {}", wantedBy, fault.text, remedy)};
 }
 
-// Listens at all addresses with one port. A port of 0 is chosen by the first.
-Listening listenAtAll(std::vector<Address> addresses, std::vector<Socket>& listeners) {
-  for (Address& address : addresses) {
-    if (!listeners.empty()) {
-      address.setPort(boundPort(listeners.front()));
+// An address that is listed but cannot be used yet, or a family that is switched off.
+bool isAbsent(int errnum) { return errnum == EADDRNOTAVAIL || errnum == EAFNOSUPPORT; }
+
+// Listens at all addresses that can be used, with one port; a port of 0 is chosen at the first. Returns the
+// fault that ends it, or the last absent address's if there is nothing else.
+ListenFault listenAtAll(const std::vector<Address>& addresses, OpenedRoot& root) {
+  ListenFault absent;
+  for (Address address : addresses) {
+    if (!root.listeners.empty()) {
+      address.setPort(root.port);
     }
     Listening one = listenAt(address);
-    if (one.fault.errnum != 0) {
-      return one;
+    if (isAbsent(one.fault.errnum)) {
+      absent = one.fault;
+      continue;
     }
-    listeners.push_back(std::move(one.socket));
+    if (one.fault.errnum != 0) {
+      return one.fault;
+    }
+    root.port = boundPort(one.socket);
+    root.listeners.push_back(std::move(one.socket));
+    root.offered.push_back(address);
   }
-  return {};
+  return root.listeners.empty() ? absent : ListenFault{};
 }
 
 }  // namespace
 
 Result<OpenedRoot> openTcpRootAt(const std::vector<Address>& addresses, const std::string& wantedBy) {
-  OpenedRoot root;
+  const bool chosenBySystem = addresses.front().port() == 0;
   for (int tries = 1;; ++tries) {
-    const Listening last = listenAtAll(addresses, root.listeners);
-    if (last.fault.errnum == 0) {
-      break;
+    OpenedRoot root;
+    const ListenFault fault = listenAtAll(addresses, root);
+    if (fault.errnum == 0) {
+      return root;
     }
-    const bool chosenBySystem = addresses.front().port() == 0;
-    if (!chosenBySystem || last.fault.errnum != EADDRINUSE || tries == kPortTries) {
-      return cannotListen(last.fault, wantedBy);
+    if (!chosenBySystem || fault.errnum != EADDRINUSE || tries == kPortTries) {
+      return cannotListen(fault, wantedBy);
     }
-    root.listeners.clear();
   }
-  root.port = boundPort(root.listeners.front());
-  root.offered = addresses;
-  return root;
 }
 
 Result<OpenedRoot> openTcpRoot(uint16_t port, const std::string& interfacePattern,

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <system_error>
 
 #include "lib/base/log.h"
@@ -347,66 +346,6 @@ void RootService::tellFailure(Connection& connection) {
   connection.deadline = Clock::now() + kFarewell;
   ++told_;
   queue(connection, std::make_shared<Bytes>(connection.writer->frame(FrameType::Failure, body)));
-}
-
-// ---- hosting -----------------------------------------------------------------------------------------
-
-namespace {
-
-struct Hosted {
-  std::unique_ptr<RootService> service;
-  RootUse use;
-};
-
-// Services of this process. Never destroyed, so that a forked child, which has no such threads, does not
-// wait for them.
-struct Host {
-  std::mutex mutex;  // guards the two below
-  pid_t owner = 0;
-  std::vector<Hosted> all;
-
-  // The mutex is held. In a forked child: forgets what is the parent's.
-  void takeOver() {
-    if (owner == getpid()) {
-      return;
-    }
-    for (Hosted& inherited : all) {
-      (void)inherited.service.release();
-    }
-    all.clear();
-    owner = getpid();
-  }
-};
-
-Host& host() {
-  static auto* const instance = new Host;
-  return *instance;
-}
-
-struct EndAtExit {
-  ~EndAtExit() {
-    if (host().owner == getpid()) {
-      host().all.clear();
-    }
-  }
-};
-
-}  // namespace
-
-void hostRoot(std::unique_ptr<RootService> service, RootUse use) {
-  static const EndAtExit endAtExit;
-  const std::lock_guard lock(host().mutex);
-  host().takeOver();
-  std::erase_if(host().all, [](const Hosted& hosted) { return hosted.service->finished(); });
-  host().all.push_back({std::move(service), use});
-}
-
-void endLaunchRoots() {
-  const std::lock_guard lock(host().mutex);
-  host().takeOver();
-  std::erase_if(host().all, [](const Hosted& hosted) {
-    return hosted.use == RootUse::Launch && hosted.service->doorOpen();
-  });
 }
 
 }  // namespace peal

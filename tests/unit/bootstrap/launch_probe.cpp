@@ -30,7 +30,8 @@ int meet(const peal::Launch& launch) {
   }
   for (int rank = 0; rank < launch.size; ++rank) {
     if ((*all)[static_cast<size_t>(rank)] != std::vector<std::byte>(3, static_cast<std::byte>(rank))) {
-      return failed({pealInternalError, fmt::format("rank {} has a wrong blob of rank {}", launch.rank, rank)});
+      return failed(
+          {pealInternalError, fmt::format("rank {} has a wrong blob of rank {}", launch.rank, rank)});
     }
   }
   return 0;
