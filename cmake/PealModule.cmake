@@ -24,7 +24,7 @@ target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
 
 add_library(peal_headers INTERFACE)
 target_include_directories(peal_headers INTERFACE
-  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 function(peal_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
@@ -40,7 +40,12 @@ function(peal_library)
   get_property(libraries GLOBAL PROPERTY PEAL_LIBRARIES)
   list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
   add_library(peal SHARED ${objects})
-  set_target_properties(peal PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  # Before 1.0 every minor version may break the interface: its number is in the soname.
+  set_target_properties(peal PROPERTIES VERSION ${PROJECT_VERSION} INSTALL_RPATH ""
+                                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_link_options(peal PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/peal.map")
+  set_property(TARGET peal APPEND PROPERTY LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/peal.map")
+  add_library(peal::peal ALIAS peal)
   target_link_libraries(peal PUBLIC peal_headers PRIVATE peal_options fmt::fmt Threads::Threads ${libraries})
   add_library(peal_internal STATIC ${objects})
   target_link_libraries(peal_internal PUBLIC peal_headers peal_options fmt::fmt Threads::Threads ${libraries})
