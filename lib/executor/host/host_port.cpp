@@ -1,0 +1,298 @@
+#include "lib/executor/host/host_port.h"
+
+#include <fmt/format.h>
+
+namespace peal {
+namespace {
+
+// Below this a message is cheaper to copy into a slot than to read in place: a reference costs the sender a
+// wait at the operation's end.
+constexpr size_t kReferenceLeastBytes = 4096;
+
+}  // namespace
+
+static_assert(Port<HostPort>);
+
+HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
+                   const HostBuffers& buffers, ReferenceAll referenceAll, Store store)
+    : context_(context),
+      digest_(digest),
+      waiter_(context, digest_),
+      type_(type),
+      elementBytes_(peal::elementBytes(type)),
+      op_(op),
+      buffers_(buffers),
+      referenceAll_(referenceAll == ReferenceAll::Yes),
+      store_(store) {}
+
+// ---- messages -----------------------------------------------------------------------------------------
+
+std::byte* HostPort::stage(int to, size_t sizeBytes) {
+  Link& link = context_.endpoint->link(to);
+  std::byte* slot = nullptr;
+  return waiter_.until(to, [&] { return (slot = link.tryStage(sizeBytes)) != nullptr; }) ? slot : nullptr;
+}
+
+void HostPort::post(int to, size_t sizeBytes) {
+  context_.endpoint->link(to).post(sizeBytes, digest_);
+  context_.stats.bytesSent[digest_.collective] += sizeBytes;
+  ++context_.stats.messages[digest_.collective];
+}
+
+bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival) {
+  Link& link = context_.endpoint->link(from);
+  return waiter_.until(from, [&] { return link.tryReceive(arrival); }) &&
+         checkArrival(from, sizeBytes, arrival);
+}
+
+bool HostPort::checkArrival(int from, size_t sizeBytes, const Arrival& arrival) {
+  if (arrival.digest == digest_ && arrival.bytes == sizeBytes) [[likely]] {
+    return true;
+  }
+  std::string what = disagreement(digest_, context_.rank, arrival.digest, from);
+  if (what.empty()) {
+    what = fmt::format("rank {} sent {} bytes where rank {} expects {} (do the counts per rank differ?)",
+                       from, arrival.bytes, context_.rank, sizeBytes);
+  }
+  waiter_.fail(
+      {pealInvalidUsage,
+       fmt::format("{}: the ranks disagree on a call: {}. Rank {} is in {}, rank {} is in {}. Every rank "
+                   "must make the same calls in the same order.",
+                   context_.name, what, context_.rank, describe(digest_), from, describe(arrival.digest))},
+      from);
+  return false;
+}
+
+// ---- references ---------------------------------------------------------------------------------------
+
+bool HostPort::mayReference(const std::byte* data, size_t sizeBytes, From from) const {
+  return sizeBytes >= kReferenceLeastBytes && data != nullptr && !(from == From::In && op_.preMultiply);
+}
+
+// Hands [data, data + sizeBytes) over in place; false: not possible, stage it.
+bool HostPort::sendReference(int to, const std::byte* data, size_t sizeBytes) {
+  Link& link = context_.endpoint->link(to);
+  if (!link.canReference(data, sizeBytes)) {
+    return false;
+  }
+  if (waiter_.until(to, [&] { return link.tryPostReference(data, sizeBytes, digest_); })) {
+    HostContext::OpenReferences& open = context_.references[static_cast<size_t>(to)];
+    open.ring[open.next++ % open.ring.size()] = {data, data + sizeBytes};
+    open.any = true;
+    context_.stats.bytesSent[digest_.collective] += sizeBytes;
+    ++context_.stats.messages[digest_.collective];
+  }
+  return true;
+}
+
+// Before [begin, begin + sizeBytes) is overwritten: waits for peers that read a part of it in place. A link
+// has at most kReferencesKept slots, so references older than that have been released.
+void HostPort::awaitReaders(const std::byte* begin, size_t sizeBytes) {
+  for (int peer = 0; peer < context_.size; ++peer) {
+    HostContext::OpenReferences& open = context_.references[static_cast<size_t>(peer)];
+    if (!open.any) {
+      continue;
+    }
+    for (const HostContext::Reference& reference : open.ring) {
+      if (reference.begin < begin + sizeBytes && begin < reference.end) {
+        Link& link = context_.endpoint->link(peer);
+        waiter_.until(peer, [&] { return link.drained(); });
+        open = {};
+        break;
+      }
+    }
+  }
+}
+
+void HostPort::drain() {
+  for (int peer = 0; peer < context_.size; ++peer) {
+    HostContext::OpenReferences& open = context_.references[static_cast<size_t>(peer)];
+    if (open.any) {
+      Link& link = context_.endpoint->link(peer);
+      waiter_.until(peer, [&] { return link.drained(); });
+      open = {};
+    }
+  }
+}
+
+std::optional<Fault> HostPort::finish() {
+  if (context_.endpoint != nullptr) {
+    drain();
+  }
+  return waiter_.takeFault();
+}
+
+// ---- sending ------------------------------------------------------------------------------------------
+
+// Writes own input (multiplied, if the operation asks) or earlier output to a slot.
+void HostPort::produce(std::byte* to, Chunk c, From from) {
+  if (from == From::In && op_.preMultiply) {
+    const void* own = inAt(c);
+    reduce(type_, op_,
+           {.sources = {&own, 1}, .rawSource = 0, .destinations = {to, nullptr}, .count = c.count});
+  } else if (c.count > 0) {
+    copyBytes(to, source(from, c), bytes(c), Store::Cached);
+  }
+}
+
+void HostPort::sendFrom(int to, Chunk c, From from) {
+  const std::byte* data = source(from, c);
+  if (mayReference(data, bytes(c), from) && sendReference(to, data, bytes(c))) {
+    return;
+  }
+  if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
+    produce(slot, c, from);
+    post(to, bytes(c));
+  }
+}
+
+void HostPort::sendAllFrom(Chunk c, From from) {
+  const std::byte* data = source(from, c);
+  Endpoint& endpoint = *context_.endpoint;
+  if ((from == From::Out || referenceAll_) && mayReference(data, bytes(c), from)) {
+    bool all = true;
+    for (int step = 1; step < size() && all; ++step) {
+      all = endpoint.link((rank() + step) % size()).canReference(data, bytes(c));
+    }
+    for (int step = 1; step < size() && all; ++step) {
+      all = sendReference((rank() + step) % size(), data, bytes(c));
+    }
+    if (all) {
+      return;
+    }
+  }
+  std::byte* slot = nullptr;
+  if (waiter_.until(-1, [&] { return (slot = endpoint.tryStageAll(bytes(c))) != nullptr; })) {
+    produce(slot, c, from);
+    endpoint.postAll(bytes(c), digest_);
+    context_.stats.bytesSent[digest_.collective] += bytes(c) * static_cast<size_t>(size() - 1);
+    context_.stats.messages[digest_.collective] += static_cast<uint64_t>(size() - 1);
+  }
+}
+
+void HostPort::send(int to, Chunk c) { sendFrom(to, c, From::In); }
+void HostPort::sendOut(int to, Chunk c) { sendFrom(to, c, From::Out); }
+void HostPort::sendAll(Chunk c) { sendAllFrom(c, From::In); }
+void HostPort::sendOutAll(Chunk c) { sendAllFrom(c, From::Out); }
+
+void HostPort::copySend(int to, Chunk c) {
+  copy(c);
+  // From out: the same bytes, and just now in the cache.
+  sendFrom(to, c, From::Out);
+}
+
+// ---- receiving ----------------------------------------------------------------------------------------
+
+void HostPort::recv(int from, Chunk c) {
+  Arrival arrival;
+  if (receive(from, bytes(c), arrival)) {
+    awaitReaders(outAt(c), bytes(c));
+    copyBytes(outAt(c), arrival.data, bytes(c), store_);
+    context_.endpoint->link(from).release();
+  }
+}
+
+void HostPort::recvCopySend(int from, int to, Chunk c) {
+  Arrival arrival;
+  if (receive(from, bytes(c), arrival)) {
+    awaitReaders(outAt(c), bytes(c));
+    copyBytes(outAt(c), arrival.data, bytes(c), Store::Cached);
+    context_.endpoint->link(from).release();
+    sendFrom(to, c, From::Out);
+  }
+}
+
+void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* first, std::byte* second,
+                         Finish finish) {
+  const std::array<const void*, 2> sources{arrival.data, inAt(c)};
+  reduce(type_, op_,
+         {.sources = sources,
+          .rawSource = 1,
+          .destinations = {first, second},
+          .count = c.count,
+          .finish = finish});
+}
+
+void HostPort::recvReduceSend(int from, int to, Chunk c) {
+  Arrival arrival;
+  if (receive(from, bytes(c), arrival)) {
+    if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
+      reduceTwo(arrival, c, slot, nullptr, Finish::No);
+      context_.endpoint->link(from).release();
+      post(to, bytes(c));
+    }
+  }
+}
+
+void HostPort::recvReduceCopy(int from, Chunk c) {
+  Arrival arrival;
+  if (receive(from, bytes(c), arrival)) {
+    awaitReaders(outAt(c), bytes(c));
+    reduceTwo(arrival, c, outAt(c), nullptr, Finish::Yes);
+    context_.endpoint->link(from).release();
+  }
+}
+
+void HostPort::recvReduceCopySend(int from, int to, Chunk c) {
+  Arrival arrival;
+  if (receive(from, bytes(c), arrival)) {
+    awaitReaders(outAt(c), bytes(c));
+    if (mayReference(outAt(c), bytes(c), From::Out) &&
+        context_.endpoint->link(to).canReference(outAt(c), bytes(c))) {
+      reduceTwo(arrival, c, outAt(c), nullptr, Finish::Yes);
+      context_.endpoint->link(from).release();
+      sendReference(to, outAt(c), bytes(c));
+    } else if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
+      reduceTwo(arrival, c, outAt(c), slot, Finish::Yes);
+      context_.endpoint->link(from).release();
+      post(to, bytes(c));
+    }
+  }
+}
+
+void HostPort::recvReduceAll(Chunk c) {
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() + step) % size();
+    Arrival& arrival = context_.arrivals[static_cast<size_t>(from)];
+    if (!receive(from, bytes(c), arrival)) {
+      return;
+    }
+    context_.sources[static_cast<size_t>(from)] = arrival.data;
+  }
+  if (c.count > 0) {
+    context_.sources[static_cast<size_t>(rank())] = inAt(c);
+    awaitReaders(outAt(c), bytes(c));
+    reduce(type_, op_,
+           {.sources = {context_.sources.data(), static_cast<size_t>(size())},
+            .rawSource = rank(),
+            .destinations = {outAt(c), nullptr},
+            .count = c.count,
+            .finish = Finish::Yes});
+  }
+  for (int step = 1; step < size(); ++step) {
+    context_.endpoint->link((rank() + step) % size()).release();
+  }
+}
+
+// ---- own data -----------------------------------------------------------------------------------------
+
+void HostPort::copy(Chunk c) {
+  if (c.count > 0 && inAt(c) != outAt(c) && !waiter_.failed()) {
+    awaitReaders(outAt(c), bytes(c));
+    copyBytes(outAt(c), inAt(c), bytes(c), store_);
+  }
+}
+
+void HostPort::copyFinish(Chunk c) {
+  if (c.count > 0 && !waiter_.failed()) {
+    const void* own = inAt(c);
+    reduce(type_, op_,
+           {.sources = {&own, 1},
+            .rawSource = 0,
+            .destinations = {outAt(c), nullptr},
+            .count = c.count,
+            .finish = Finish::Yes});
+  }
+}
+
+}  // namespace peal

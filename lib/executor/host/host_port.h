@@ -1,0 +1,84 @@
+// The host port: the verbs of algorithms/port.h on host memory, over the links of one endpoint.
+//
+// Made on the stack for one operation, on the thread that runs it. Owns nothing. After a fault every verb
+// returns at once, so an algorithm's text needs no error handling.
+#pragma once
+#include <cstddef>
+
+#include "algorithms/port.h"
+#include "lib/executor/host/operation.h"
+#include "lib/executor/host/wait.h"
+
+namespace peal {
+
+// The caller's buffers. Element x of the operation's array lies at in + (x - inStart) elements, and likewise
+// for out. `in` may be nullptr where a rank has no input, `out` where it has no output.
+struct HostBuffers {
+  const std::byte* in = nullptr;
+  size_t inStart = 0;
+  std::byte* out = nullptr;
+  size_t outStart = 0;
+};
+
+class HostPort {
+ public:
+  // referenceAll: sendAll may hand over references to `in`; false where `out` overwrites the same elements
+  // before every peer can have read them (one-shot all-reduce in place).
+  enum class ReferenceAll { No, Yes };
+  HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
+           const HostBuffers& buffers, ReferenceAll referenceAll, Store store);
+
+  int rank() const { return context_.rank; }
+  int size() const { return context_.size; }
+
+  void send(int to, Chunk c);
+  void copySend(int to, Chunk c);
+  void sendOut(int to, Chunk c);
+  void recv(int from, Chunk c);
+  void recvCopySend(int from, int to, Chunk c);
+  void recvReduceSend(int from, int to, Chunk c);
+  void recvReduceCopy(int from, Chunk c);
+  void recvReduceCopySend(int from, int to, Chunk c);
+  void copy(Chunk c);
+  void copyFinish(Chunk c);
+  void sendAll(Chunk c);
+  void sendOutAll(Chunk c);
+  void recvReduceAll(Chunk c);
+
+  // Waits until no peer reads this rank's buffers any more. The last thing of an operation.
+  void drain();
+  // The operation's fault, if any. Ends the port's use.
+  std::optional<Fault> finish();
+
+ private:
+  enum class From { In, Out };
+
+  const std::byte* inAt(Chunk c) const { return buffers_.in + (c.offset - buffers_.inStart) * elementBytes_; }
+  std::byte* outAt(Chunk c) const { return buffers_.out + (c.offset - buffers_.outStart) * elementBytes_; }
+  size_t bytes(Chunk c) const { return c.count * elementBytes_; }
+  const std::byte* source(From from, Chunk c) const { return from == From::In ? inAt(c) : outAt(c); }
+
+  std::byte* stage(int to, size_t sizeBytes);
+  void post(int to, size_t sizeBytes);
+  bool receive(int from, size_t sizeBytes, Arrival& arrival);
+  bool checkArrival(int from, size_t sizeBytes, const Arrival& arrival);
+  void sendFrom(int to, Chunk c, From from);
+  void sendAllFrom(Chunk c, From from);
+  bool sendReference(int to, const std::byte* data, size_t sizeBytes);
+  bool mayReference(const std::byte* data, size_t sizeBytes, From from) const;
+  void awaitReaders(const std::byte* begin, size_t sizeBytes);
+  void produce(std::byte* to, Chunk c, From from);
+  void reduceTwo(const Arrival& arrival, Chunk c, std::byte* first, std::byte* second, Finish finish);
+
+  HostContext& context_;
+  Digest digest_;
+  Waiter waiter_;
+  pealDataType_t type_;
+  size_t elementBytes_;
+  const ReduceOp& op_;
+  HostBuffers buffers_;
+  bool referenceAll_;
+  Store store_;
+};
+
+}  // namespace peal

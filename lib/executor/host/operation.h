@@ -1,0 +1,91 @@
+// An operation as the host executor runs it, and what every part of the executor shares about the
+// communicator it belongs to. Plain data; the communicator (lib/comm/) fills it in and owns it.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/reduce/reduce.h"
+#include "lib/tuner/tuner.h"
+#include "transports/transport.h"
+
+namespace peal {
+
+// A failed operation: the error, and whose fault it is (-1: nobody's in particular).
+struct Fault {
+  Error error;
+  int culpritRank = -1;
+};
+
+// One communicator as the executor sees it. Used by one thread at a time, `abort` excepted.
+struct HostContext {
+  Endpoint* endpoint = nullptr;  // nullptr in a communicator of one rank
+  int rank = 0;
+  int size = 1;
+  int64_t timeoutMs = 0;
+  int64_t spinUs = 0;
+  bool oversubscribed = false;               // more ranks here than processors: do not spin for long
+  const std::atomic<bool>* abort = nullptr;  // set (release) by pealCommAbort; read (acquire) in waits
+  std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"
+  pealCommStats_t stats{};                   // of finished operations
+  // Scratch of the ports, so that no call allocates: one entry per rank.
+  std::vector<Arrival> arrivals;
+  std::vector<const void*> sources;
+  // References of the running operation that a peer may still be reading, per peer: see HostPort.
+  struct Reference {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+  };
+  static constexpr size_t kReferencesKept = 64;  // the most slots a link can have (PEAL_SLOTS)
+  struct OpenReferences {
+    std::array<Reference, kReferencesKept> ring{};
+    size_t next = 0;
+    bool any = false;
+  };
+  std::vector<OpenReferences> references;
+};
+
+// A collective call with everything resolved.
+struct Collective {
+  int kind = pealStatAllReduce;  // pealStatAllReduce .. pealStatBarrier, without send and recv
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;            // as the caller gave it: per rank for reduce-scatter and all-gather
+  std::vector<size_t> starts;  // v-forms: size + 1 block starts; else empty
+  pealDataType_t type = pealInt8;
+  ReduceOp op;
+  bool hasOp = false;
+  int root = -1;
+  Choice choice;
+  uint32_t sequence = 0;
+};
+
+// A send or a receive of a group.
+struct PointToPoint {
+  bool isSend = false;
+  const std::byte* send = nullptr;
+  std::byte* recv = nullptr;
+  size_t count = 0;
+  pealDataType_t type = pealInt8;
+  int peer = 0;
+  uint32_t sequence = 0;  // of this pair and direction
+};
+
+// "all_reduce", "broadcast", ... for a pealStat... value.
+const char* collectiveName(int kind);
+// "all_reduce #17 (count 1024, float, sum)".
+std::string describe(const Digest& digest);
+// What two digests disagree on: "count is 5 on rank 0 and 7 on rank 2"; empty if nothing.
+std::string disagreement(const Digest& mine, int myRank, const Digest& theirs, int theirRank);
+
+// Runs to the end on the calling thread.
+std::optional<Fault> runCollective(HostContext& context, const Collective& collective);
+// All together: none waits for another of the list to finish.
+std::optional<Fault> runPointToPoint(HostContext& context, std::vector<PointToPoint>& operations);
+
+}  // namespace peal

@@ -1,0 +1,123 @@
+#include "lib/executor/host/wait.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+namespace peal {
+namespace {
+
+// How often a wait that does not sleep looks at the peers' health, which costs a system call.
+constexpr int64_t kHealthEveryUs = 1000;
+// The longest sleep: bounds how late a dead peer or a missed wake-up is noticed.
+constexpr int64_t kLongestSleepUs = 20000;
+// Yields before sleeping. A yield is cheap when the peer is about to run on this very core, and a thief of
+// its time when it is computing: so only briefly.
+constexpr int64_t kYieldUs = 60;
+constexpr int kSpinsPerClockRead = 32;
+
+int64_t elapsedUs(Clock::time_point since) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count();
+}
+
+}  // namespace
+
+void Waiter::fail(Error error, int culpritRank) {
+  if (!fault_) {
+    fault_ = Fault{std::move(error), culpritRank};
+  }
+}
+
+bool Waiter::slow(int peerRank, ReadyCheck ready) {
+  const auto start = Clock::now();
+  const Deadline deadline = Deadline::afterMs(context_.timeoutMs);
+  const int64_t spinUs = context_.oversubscribed ? 0 : context_.spinUs;
+  int64_t healthDueUs = kHealthEveryUs;
+  for (;;) {
+    const int64_t waitedUs = elapsedUs(start);
+    if (waitedUs < spinUs) {
+      for (int i = 0; i < kSpinsPerClockRead; ++i) {
+        cpuRelax();
+        if (ready()) {
+          return true;
+        }
+      }
+    } else if (waitedUs < spinUs + kYieldUs) {
+      sched_yield();
+    } else {
+      const uint32_t token = context_.endpoint->prepareSleep();
+      if (ready()) {
+        context_.endpoint->cancelSleep();
+        return true;
+      }
+      if (context_.abort->load(std::memory_order_acquire)) {  // pairs with the store in pealCommAbort
+        context_.endpoint->cancelSleep();
+      } else {
+        context_.endpoint->sleep(token, kLongestSleepUs);
+      }
+    }
+    if (ready()) {
+      return true;
+    }
+    if (context_.abort->load(std::memory_order_acquire) || context_.endpoint->faulted() ||
+        waitedUs >= healthDueUs) {
+      healthDueUs = waitedUs + kHealthEveryUs;
+      if (!healthy(peerRank)) {
+        // What arrived before the peer left or died still counts.
+        if (!context_.abort->load(std::memory_order_acquire) && ready()) {
+          fault_.reset();
+          return true;
+        }
+        return false;
+      }
+    }
+    if (deadline.passed()) {
+      fail({pealTimeout,
+            fmt::format("{}: {} did not finish within {} ms: {}. If the ranks are only slow, raise "
+                        "PEAL_TIMEOUT_MS or pealConfig_t::timeoutMs.",
+                        context_.name, describe(digest_), context_.timeoutMs, missingRanks(peerRank))},
+           peerRank);
+      return false;
+    }
+  }
+}
+
+bool Waiter::healthy(int peerRank) {
+  if (context_.abort->load(std::memory_order_acquire)) {
+    fail({pealRemoteError,
+          fmt::format("{}: {} was aborted by pealCommAbort on this rank.", context_.name, describe(digest_))},
+         context_.rank);
+    return false;
+  }
+  if (Result<void> health = context_.endpoint->progress(peerRank); !health) {
+    fail({health.error().code,
+          fmt::format("{}: {} failed: {}", context_.name, describe(digest_), health.error().message)},
+         -1);
+    return false;
+  }
+  return true;
+}
+
+std::string Waiter::missingRanks(int peerRank) const {
+  std::string text;
+  for (int rank = 0; rank < context_.size; ++rank) {
+    if (rank == context_.rank) {
+      continue;
+    }
+    const PeerState state = context_.endpoint->peerState(rank);
+    // The sequence counts collectives, so a rank that is further on is not missing. Of a point-to-point
+    // operation only the peer itself can be.
+    const bool pairwise = digest_.collective == pealStatSend || digest_.collective == pealStatRecv;
+    const bool arrived =
+        pairwise ? rank != peerRank : state.known && state.digest.sequence >= digest_.sequence;
+    if (arrived) {
+      continue;
+    }
+    const std::string last = !state.known ? "has done nothing yet"
+                                          : fmt::format("{} {}", state.inside ? "is inside" : "last finished",
+                                                        describe(state.digest));
+    text += fmt::format("{}rank {} has not arrived (it {})", text.empty() ? "" : ", ", rank, last);
+  }
+  return text.empty() ? fmt::format("all ranks have arrived, and rank {} does not go on", peerRank) : text;
+}
+
+}  // namespace peal
