@@ -1,0 +1,71 @@
+// What all C entry points share: handles, the exception barrier, the last error, argument checks.
+#pragma once
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "lib/comm/communicator.h"
+#include "lib/executor/host/stream.h"
+#include "peal/peal.h"
+
+// The handles. `magic` tells a handle from garbage; it is cleared before the memory is freed.
+struct pealComm {
+  static constexpr uint64_t kMagic = 0x7065616c636f6d6d;  // "pealcomm"
+  uint64_t magic = kMagic;
+  std::shared_ptr<peal::Communicator> comm;
+  std::atomic<int> users{0};  // calls inside; pealCommAbort frees only after they have left
+};
+struct pealStream {
+  static constexpr uint64_t kMagic = 0x7065616c7374726d;  // "pealstrm"
+  uint64_t magic = kMagic;
+  std::shared_ptr<peal::HostStream> stream;
+};
+struct pealEvent {
+  static constexpr uint64_t kMagic = 0x7065616c65766e74;  // "pealevnt"
+  uint64_t magic = kMagic;
+  std::shared_ptr<peal::HostEvent> event;
+};
+
+namespace peal::api {
+
+// Remembers the sentence for pealGetLastError(NULL) and returns the code.
+pealResult_t report(const Error& error);
+
+// Runs fn, a callable with result Result<void>; nothing it throws gets out.
+template <class F>
+pealResult_t guarded(F&& fn) {
+  try {
+    const Result<void> result = std::forward<F>(fn)();
+    return result ? pealSuccess : report(result.error());
+  } catch (const std::bad_alloc&) {
+    return report(
+        {pealSystemError, "out of memory in a peal call: the process cannot get more from the system."});
+  } catch (const std::exception& exception) {
+    return report({pealInternalError, std::string("unexpected failure inside peal: ") + exception.what()});
+  }
+}
+
+Error nullArgument(const char* function, const char* argument);
+
+// Whether the handle is one; `function` is the caller's name for the sentence.
+Result<void> checkComm(const char* function, const pealComm* comm);
+Result<void> checkStream(const char* function, const pealStream* stream);
+Result<void> checkEvent(const char* function, const pealEvent* event);
+
+// Counts the caller in while it uses a communicator.
+class CommUse {
+ public:
+  explicit CommUse(pealComm& handle) : handle_(handle) {
+    handle_.users.fetch_add(1, std::memory_order_acquire);
+  }
+  ~CommUse() { handle_.users.fetch_sub(1, std::memory_order_release); }  // pairs with pealCommAbort's load
+  CommUse(const CommUse&) = delete;
+  CommUse& operator=(const CommUse&) = delete;
+
+ private:
+  pealComm& handle_;
+};
+
+}  // namespace peal::api

@@ -1,0 +1,370 @@
+// C entry points: making, asking, splitting and ending communicators.
+#include <fmt/format.h>
+
+#include <thread>
+#include <vector>
+
+#include "lib/api/api.h"
+#include "lib/base/config.h"
+#include "lib/bootstrap/bootstrap.h"
+#include "lib/comm/group.h"
+
+using namespace peal;
+using namespace peal::api;
+
+namespace {
+
+Deadline initDeadline() { return Deadline::afterMs(configuration()->integer(Knob::InitTimeoutMs)); }
+
+// Copies `config` over the defaults, field by field. `base`: what undefined fields become.
+Result<CommOptions> resolve(const char* function, const pealConfig_t* config, CommOptions base) {
+  if (config == nullptr) {
+    return base;
+  }
+  if (config->magic != PEAL_CONFIG_MAGIC || config->size < sizeof(pealConfig_t)) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: config has size {} and magic {:#x}; start from PEAL_CONFIG_INITIALIZER.",
+                             function, config->size, config->magic)};
+  }
+  if (config->device != PEAL_CONFIG_UNDEF_INT && config->device != PEAL_DEVICE_HOST) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: config.device is {}; this version has host memory only "
+                             "(PEAL_DEVICE_HOST, {}).",
+                             function, config->device, PEAL_DEVICE_HOST)};
+  }
+  if (config->deterministic != PEAL_CONFIG_UNDEF_INT) {
+    if (config->deterministic != 0 && config->deterministic != 1) {
+      return Error{pealInvalidArgument, fmt::format("{}: config.deterministic is {}, not 0 or 1.", function,
+                                                    config->deterministic)};
+    }
+    base.deterministic = config->deterministic == 1;
+  }
+  if (config->timeoutMs != PEAL_CONFIG_UNDEF_INT) {
+    if (config->timeoutMs < 1) {
+      return Error{pealInvalidArgument,
+                   fmt::format("{}: config.timeoutMs is {}; it is at least 1.", function, config->timeoutMs)};
+    }
+    base.timeoutMs = config->timeoutMs;
+  }
+  if (config->commName != nullptr) {
+    base.name = config->commName;
+  }
+  return base;
+}
+
+Result<CommOptions> resolve(const char* function, const pealConfig_t* config) {
+  const Result<Configuration>& table = configuration();
+  if (!table) {
+    return table.error();
+  }
+  CommOptions defaults;
+  defaults.deterministic = table->integer(Knob::Deterministic) != 0;
+  defaults.timeoutMs = table->integer(Knob::TimeoutMs);
+  return resolve(function, config, defaults);
+}
+
+pealComm* newHandle(std::shared_ptr<Communicator> comm) {
+  auto handle = std::make_unique<pealComm>();
+  handle->comm = std::move(comm);
+  return handle.release();
+}
+
+// The only rank of its communicator has nobody to exchange with.
+class Alone : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Result<std::vector<std::vector<std::byte>>> allGather(const std::vector<std::byte>& mine) override {
+    return std::vector<std::vector<std::byte>>{mine};
+  }
+};
+
+Result<std::shared_ptr<Communicator>> join(const pealUniqueId& id, int rank, int size,
+                                           const CommOptions& options) {
+  const Deadline deadline = initDeadline();
+  Result<std::unique_ptr<Rendezvous>> rendezvous = joinRendezvous(id, rank, size, deadline);
+  if (!rendezvous) {
+    return rendezvous.error();
+  }
+  return Communicator::create(**rendezvous, (*rendezvous)->secret(), options, deadline);
+}
+
+Result<void> joinInto(pealComm_t* comm, const pealUniqueId& id, int rank, int size,
+                      const CommOptions& options) {
+  Result<std::shared_ptr<Communicator>> made = join(id, rank, size, options);
+  if (!made) {
+    return made.error();
+  }
+  *comm = newHandle(std::move(*made));
+  return {};
+}
+
+Result<void> checkRank(const char* function, int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("{}: rank {} of {} ranks; the rank is from 0 to ranks - 1, and there is at least one "
+                    "rank.",
+                    function, rank, size)};
+  }
+  return {};
+}
+
+// Runs fn now, or at the group's end. A failure inside a group makes the group fail.
+template <class F>
+pealResult_t init(F&& fn) {
+  return guarded([&]() -> Result<void> {
+    Result<std::function<Result<void>()>> task = fn();
+    Group& group = Group::ofThisThread();
+    if (!task) {
+      if (group.active()) {
+        group.fail(task.error());
+      }
+      return task.error();
+    }
+    if (group.active()) {
+      group.addInit(std::move(*task));
+      return {};
+    }
+    return (*task)();
+  });
+}
+
+Result<std::function<Result<void>()>> initTask(pealComm_t* comm, int nranks, const pealUniqueId& id, int rank,
+                                               const pealConfig_t* config) {
+  if (comm == nullptr) {
+    return nullArgument("pealCommInitRank", "comm");
+  }
+  PEAL_TRY(checkRank("pealCommInitRank", rank, nranks));
+  Result<CommOptions> options = resolve("pealCommInitRank", config);
+  if (!options) {
+    return options.error();
+  }
+  return std::function<Result<void>()>(
+      [=, options = *options] { return joinInto(comm, id, rank, nranks, options); });
+}
+
+}  // namespace
+
+pealResult_t pealGetUniqueId(pealUniqueId* uniqueId) {
+  return guarded([&]() -> Result<void> {
+    if (uniqueId == nullptr) {
+      return nullArgument("pealGetUniqueId", "uniqueId");
+    }
+    if (!configuration()) {
+      return configuration().error();
+    }
+    Result<pealUniqueId> id = createUniqueId();
+    if (!id) {
+      return id.error();
+    }
+    *uniqueId = *id;
+    return {};
+  });
+}
+
+pealResult_t pealCommInitRank(pealComm_t* comm, int nranks, pealUniqueId commId, int rank) {
+  return init([&] { return initTask(comm, nranks, commId, rank, nullptr); });
+}
+
+pealResult_t pealCommInitRankConfig(pealComm_t* comm, int nranks, pealUniqueId commId, int rank,
+                                    pealConfig_t* config) {
+  return init([&] { return initTask(comm, nranks, commId, rank, config); });
+}
+
+pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist) {
+  return guarded([&]() -> Result<void> {
+    if (comms == nullptr) {
+      return nullArgument("pealCommInitAll", "comms");
+    }
+    PEAL_TRY(checkRank("pealCommInitAll", 0, ndev));
+    for (int i = 0; devlist != nullptr && i < ndev; ++i) {
+      if (devlist[i] != PEAL_DEVICE_HOST) {
+        return Error{pealInvalidArgument,
+                     fmt::format("pealCommInitAll: devlist[{}] is {}; this version has host memory only "
+                                 "(PEAL_DEVICE_HOST, {}).",
+                                 i, devlist[i], PEAL_DEVICE_HOST)};
+      }
+    }
+    Result<CommOptions> options = resolve("pealCommInitAll", nullptr);
+    if (!options) {
+      return options.error();
+    }
+    Result<pealUniqueId> id = createUniqueId();
+    if (!id) {
+      return id.error();
+    }
+    std::vector<pealComm_t> made(static_cast<size_t>(ndev), nullptr);
+    std::vector<Result<void>> results(made.size());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ndev; ++rank) {
+      threads.emplace_back([&, rank] {
+        results[static_cast<size_t>(rank)] =
+            joinInto(&made[static_cast<size_t>(rank)], *id, rank, ndev, *options);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    for (const Result<void>& result : results) {
+      if (!result) {
+        for (pealComm_t comm : made) {
+          delete comm;
+        }
+        return result.error();
+      }
+    }
+    std::copy(made.begin(), made.end(), comms);
+    return {};
+  });
+}
+
+pealResult_t pealGetLaunch(pealLaunch_t* launch) {
+  return guarded([&]() -> Result<void> {
+    if (launch == nullptr) {
+      return nullArgument("pealGetLaunch", "launch");
+    }
+    Result<Launch> found = detectLaunch();
+    if (!found) {
+      return found.error();
+    }
+    thread_local std::string launcher;
+    launcher = found->launcher;
+    *launch = {found->rank, found->size, found->localRank, found->localSize, launcher.c_str()};
+    return {};
+  });
+}
+
+pealResult_t pealCommInitLaunch(pealComm_t* comm, pealConfig_t* config) {
+  return init([&]() -> Result<std::function<Result<void>()>> {
+    if (comm == nullptr) {
+      return nullArgument("pealCommInitLaunch", "comm");
+    }
+    Result<CommOptions> options = resolve("pealCommInitLaunch", config);
+    if (!options) {
+      return options.error();
+    }
+    Result<Launch> launch = detectLaunch();
+    if (!launch) {
+      return launch.error();
+    }
+    return std::function<Result<void>()>([=, launch = *launch, options = *options]() -> Result<void> {
+      if (launch.size == 1) {
+        Alone alone;
+        Result<std::shared_ptr<Communicator>> made = Communicator::create(alone, {}, options, initDeadline());
+        if (!made) {
+          return made.error();
+        }
+        *comm = newHandle(std::move(*made));
+        return {};
+      }
+      Result<pealUniqueId> id = launchUniqueId(launch);
+      return id ? joinInto(comm, *id, launch.rank, launch.size, options) : Result<void>(id.error());
+    });
+  });
+}
+
+pealResult_t pealCommSplit(pealComm_t comm, int color, int key, pealComm_t* newcomm, pealConfig_t* config) {
+  return init([&]() -> Result<std::function<Result<void>()>> {
+    PEAL_TRY(checkComm("pealCommSplit", comm));
+    if (newcomm == nullptr) {
+      return nullArgument("pealCommSplit", "newcomm");
+    }
+    if (color < 0 && color != PEAL_SPLIT_NOCOLOR) {
+      return Error{
+          pealInvalidArgument,
+          fmt::format("pealCommSplit: color is {}; it is at least 0, or PEAL_SPLIT_NOCOLOR.", color)};
+    }
+    Result<CommOptions> options = resolve("pealCommSplit", config, comm->comm->options());
+    if (!options) {
+      return options.error();
+    }
+    return std::function<Result<void>()>([=, options = *options]() -> Result<void> {
+      const CommUse use(*comm);
+      Result<std::shared_ptr<Communicator>> made = split(*comm->comm, color, key, options, initDeadline());
+      if (!made) {
+        return made.error();
+      }
+      *newcomm = *made != nullptr ? newHandle(std::move(*made)) : nullptr;
+      return {};
+    });
+  });
+}
+
+pealResult_t pealCommFinalize(pealComm_t comm) {
+  return guarded([&]() -> Result<void> {
+    PEAL_TRY(checkComm("pealCommFinalize", comm));
+    const CommUse use(*comm);
+    return comm->comm->finalize();
+  });
+}
+
+pealResult_t pealCommDestroy(pealComm_t comm) {
+  return guarded([&]() -> Result<void> {
+    if (comm == nullptr) {
+      return {};
+    }
+    PEAL_TRY(checkComm("pealCommDestroy", comm));
+    Result<void> finalized = comm->comm->finalize();
+    comm->magic = 0;
+    delete comm;
+    return finalized;
+  });
+}
+
+pealResult_t pealCommAbort(pealComm_t comm) {
+  return guarded([&]() -> Result<void> {
+    PEAL_TRY(checkComm("pealCommAbort", comm));
+    comm->comm->abort();
+    while (comm->users.load(std::memory_order_acquire) > 0) {  // they see the flag within one sleep
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    comm->magic = 0;
+    delete comm;
+    return {};
+  });
+}
+
+pealResult_t pealCommGetAsyncError(pealComm_t comm, pealResult_t* asyncError) {
+  return guarded([&]() -> Result<void> {
+    PEAL_TRY(checkComm("pealCommGetAsyncError", comm));
+    if (asyncError == nullptr) {
+      return nullArgument("pealCommGetAsyncError", "asyncError");
+    }
+    const CommUse use(*comm);
+    *asyncError = comm->comm->asyncError();
+    return {};
+  });
+}
+
+namespace {
+
+template <class T, class F>
+pealResult_t query(const char* function, const pealComm* comm, T* out, const char* argument, F&& value) {
+  return guarded([&]() -> Result<void> {
+    PEAL_TRY(checkComm(function, comm));
+    if (out == nullptr) {
+      return nullArgument(function, argument);
+    }
+    *out = value(*comm->comm);
+    return {};
+  });
+}
+
+}  // namespace
+
+pealResult_t pealCommCount(const pealComm_t comm, int* count) {
+  return query("pealCommCount", comm, count, "count", [](Communicator& c) { return c.size(); });
+}
+
+pealResult_t pealCommCuDevice(const pealComm_t comm, int* device) {
+  return query("pealCommCuDevice", comm, device, "device", [](Communicator&) { return PEAL_DEVICE_HOST; });
+}
+
+pealResult_t pealCommUserRank(const pealComm_t comm, int* rank) {
+  return query("pealCommUserRank", comm, rank, "rank", [](Communicator& c) { return c.rank(); });
+}
+
+pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* stats) {
+  return query("pealCommGetStats", comm, stats, "stats", [](Communicator& c) { return c.stats(); });
+}

@@ -1,0 +1,309 @@
+#include "lib/comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/base/config.h"
+#include "lib/base/log.h"
+
+namespace peal {
+
+Communicator::~Communicator() {
+  if (endpoint_ != nullptr && !failed_.load(std::memory_order_acquire)) {
+    endpoint_->farewell(-1, "");
+  }
+}
+
+// ---- issuing ------------------------------------------------------------------------------------------
+
+Result<void> Communicator::usable() {
+  if (failed_.load(std::memory_order_acquire)) {  // pairs with the store in settle
+    const std::lock_guard lock(errorMutex_);
+    return *error_;
+  }
+  if (finalized_.load(std::memory_order_acquire)) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{}: finalized; only pealCommDestroy and pealCommAbort may follow.", context_.name)};
+  }
+  return {};
+}
+
+Result<void> Communicator::resolveOp(const CollectiveCall& call, Collective& collective,
+                                     const void*& deferred) {
+  collective.hasOp = call.hasOp;
+  collective.op.ranks = size();
+  if (!call.hasOp) {
+    return {};
+  }
+  if (call.op < pealNumOps) {
+    collective.op.kind = call.op;
+    return {};
+  }
+  PEAL_TRY(checkOp(call.op, call.type));
+  const std::lock_guard lock(opsMutex_);
+  const UserOp& op = *ops_[static_cast<size_t>(call.op) - pealNumOps];
+  collective.op.kind = pealSum;
+  collective.op.preMultiply = true;
+  collective.op.scalar = op.scalar;
+  deferred = op.deferred;
+  return {};
+}
+
+Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call) {
+  PEAL_TRY(usable());
+  Prepared prepared;
+  Collective& collective = prepared.collective.emplace();
+  collective.kind = call.kind;
+  collective.send = call.send;
+  collective.recv = call.recv;
+  collective.count = call.count;
+  collective.type = call.type;
+  collective.root = call.root;
+  size_t elements = call.count;
+  if (!call.counts.empty()) {
+    collective.starts.reserve(call.counts.size() + 1);
+    collective.starts.push_back(0);
+    for (const size_t count : call.counts) {
+      collective.starts.push_back(collective.starts.back() + count);
+    }
+    elements = collective.starts.back();
+    collective.count = elements;  // what the digest compares
+  } else if (call.kind == pealStatReduceScatter || call.kind == pealStatAllGather) {
+    elements *= static_cast<size_t>(size());
+  }
+  PEAL_TRY(resolveOp(call, collective, prepared.deferredScalar));
+  Result<Choice> choice =
+      choose({.kind = call.kind,
+              .bytes = elements * elementBytes(call.type),
+              .size = size(),
+              .deterministic = options_.deterministic,
+              .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
+              .forced = configuration()->text(Knob::Algorithm)});
+  if (!choice) {
+    return choice.error();
+  }
+  collective.choice = *choice;
+  collective.sequence = ++sequence_;
+  prepared.ticket = issued_++;
+  return prepared;
+}
+
+Result<Communicator::Prepared> Communicator::prepare(std::vector<PointToPoint> calls) {
+  PEAL_TRY(usable());
+  Prepared prepared;
+  for (PointToPoint& call : calls) {
+    std::vector<uint32_t>& sequences = call.isSend ? sendSequence_ : recvSequence_;
+    call.sequence = ++sequences[static_cast<size_t>(call.peer)];
+  }
+  prepared.pointToPoint = std::move(calls);
+  prepared.ticket = issued_++;
+  return prepared;
+}
+
+// ---- running ------------------------------------------------------------------------------------------
+
+Result<void> Communicator::awaitTurn(Ticket ticket) {
+  if (done_.load(std::memory_order_acquire) == ticket) [[likely]] {  // pairs with the store in endTurn
+    return {};
+  }
+  // Earlier operations have deadlines of their own, but a stream in front of one may wait for this caller.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeoutMs);
+  std::unique_lock lock(turnMutex_);
+  turnWaiters_.fetch_add(1);  // seq_cst, before the load below: pairs with endTurn's store, then load
+  const bool came = turnChanged_.wait_until(lock, deadline, [&] { return done_.load() == ticket; });
+  turnWaiters_.fetch_sub(1);
+  if (!came) {
+    return Error{
+        pealTimeout,
+        fmt::format("{}: operation {} of this rank could not start within {} ms, since operation {} that was "
+                    "issued before it has not run. Does its stream wait for something that comes later?",
+                    context_.name, ticket, options_.timeoutMs, done_.load())};
+  }
+  return {};
+}
+
+void Communicator::endTurn(Ticket ticket) {
+  done_.store(ticket + 1);  // seq_cst: pairs with awaitTurn
+  if (turnWaiters_.load() > 0) {
+    const std::lock_guard lock(turnMutex_);
+    turnChanged_.notify_all();
+  }
+}
+
+// Remembers the first fault and tells the peers, so that they need not find out by their deadline.
+Result<void> Communicator::settle(std::optional<Fault> fault) {
+  if (!fault) {
+    return {};
+  }
+  {
+    const std::lock_guard lock(errorMutex_);
+    if (!error_) {
+      error_ = fault->error;
+      log(LogLevel::Error, fault->error.message);
+    }
+  }
+  failed_.store(true, std::memory_order_release);  // pairs with usable's load
+  if (endpoint_ != nullptr) {
+    endpoint_->farewell(fault->culpritRank >= 0 ? fault->culpritRank : rank(), fault->error.message);
+  }
+  return fault->error;
+}
+
+Result<void> Communicator::run(Prepared& prepared) {
+  if (Result<void> turn = awaitTurn(prepared.ticket); !turn) {
+    // The order is lost: nothing of this communicator can run any more.
+    abort_.store(true, std::memory_order_release);
+    return settle(Fault{turn.error(), rank()});
+  }
+  while (endpointBusy_.exchange(true, std::memory_order_acquire)) {  // pairs with the releases below
+    cpuRelax();
+  }
+  std::optional<Fault> fault;
+  if (failed_.load(std::memory_order_acquire)) {
+    fault = Fault{usable().error(), -1};
+  } else if (abort_.load(std::memory_order_acquire)) {
+    fault = Fault{{pealRemoteError, fmt::format("{}: aborted by pealCommAbort on this rank.", context_.name)},
+                  rank()};
+  } else if (prepared.collective) {
+    if (prepared.deferredScalar != nullptr) {
+      std::memcpy(prepared.collective->op.scalar.data(), prepared.deferredScalar,
+                  elementBytes(prepared.collective->type));
+    }
+    fault = runCollective(context_, *prepared.collective);
+    ++context_.stats.calls[prepared.collective->kind];
+  } else {
+    fault = runPointToPoint(context_, prepared.pointToPoint);
+    for (const PointToPoint& call : prepared.pointToPoint) {
+      ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
+    }
+  }
+  const bool known = failed_.load(std::memory_order_relaxed);
+  Result<void> result = !fault  ? Result<void>()
+                        : known ? Result<void>(fault->error)
+                                : settle(std::move(fault));
+  endpointBusy_.store(false, std::memory_order_release);
+  endTurn(prepared.ticket);
+  return result;
+}
+
+Result<void> Communicator::runNow(const CollectiveCall& call) {
+  Result<Prepared> prepared = prepare(call);
+  return prepared ? run(*prepared) : prepared.error();
+}
+
+Result<void> Communicator::runNow(std::vector<PointToPoint> calls) {
+  Result<Prepared> prepared = prepare(std::move(calls));
+  return prepared ? run(*prepared) : prepared.error();
+}
+
+// ---- life cycle -----------------------------------------------------------------------------------------
+
+Result<void> Communicator::finalize() {
+  const Ticket last = issued_;
+  if (done_.load(std::memory_order_acquire) != last) {
+    const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeoutMs);
+    std::unique_lock lock(turnMutex_);
+    turnWaiters_.fetch_add(1);
+    const bool came = turnChanged_.wait_until(lock, deadline, [&] { return done_.load() >= last; });
+    turnWaiters_.fetch_sub(1);
+    if (!came) {
+      return Error{pealTimeout, fmt::format("{}: {} of {} operations had run after {} ms of finalizing.",
+                                            context_.name, done_.load(), last, options_.timeoutMs)};
+    }
+  }
+  finalized_.store(true, std::memory_order_release);
+  return {};
+}
+
+void Communicator::abort() {
+  abort_.store(true, std::memory_order_release);  // pairs with the loads in Waiter and run
+  if (endpoint_ != nullptr) {
+    endpoint_->wake();
+  }
+  // Claims nothing: the running operation sees the flag, fails, and its settle says farewell. If none runs,
+  // say it here, so that the others notice at once.
+  if (!endpointBusy_.exchange(true, std::memory_order_acquire)) {
+    if (!failed_.load(std::memory_order_acquire)) {
+      // The result is the fault just made.
+      static_cast<void>(settle(Fault{
+          {pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
+          rank()}));
+    }
+    endpointBusy_.store(false, std::memory_order_release);
+  }
+}
+
+pealResult_t Communicator::asyncError() {
+  if (!failed_.load(std::memory_order_acquire) && endpoint_ != nullptr && !finalized_.load() &&
+      !endpointBusy_.exchange(true, std::memory_order_acquire)) {
+    if (Result<void> health = endpoint_->progress(-1); !health) {
+      static_cast<void>(settle(
+          Fault{{health.error().code, fmt::format("{}: {}", context_.name, health.error().message)}, -1}));
+    }
+    endpointBusy_.store(false, std::memory_order_release);
+  }
+  const std::lock_guard lock(errorMutex_);
+  return error_ ? error_->code : pealSuccess;
+}
+
+std::string Communicator::lastMessage() {
+  const std::lock_guard lock(errorMutex_);
+  return error_ ? error_->message : std::string();
+}
+
+pealCommStats_t Communicator::stats() {
+  while (endpointBusy_.exchange(true, std::memory_order_acquire)) {
+    std::this_thread::yield();
+  }
+  const pealCommStats_t stats = context_.stats;
+  endpointBusy_.store(false, std::memory_order_release);
+  return stats;
+}
+
+// ---- user operations ------------------------------------------------------------------------------------
+
+Result<pealRedOp_t> Communicator::addOp(const UserOp& op) {
+  const std::lock_guard lock(opsMutex_);
+  auto slot = std::find(ops_.begin(), ops_.end(), std::nullopt);
+  if (slot == ops_.end()) {
+    slot = ops_.insert(ops_.end(), std::nullopt);
+  }
+  *slot = op;
+  return static_cast<pealRedOp_t>(pealNumOps + (slot - ops_.begin()));
+}
+
+Result<void> Communicator::removeOp(pealRedOp_t op) {
+  const std::lock_guard lock(opsMutex_);
+  const size_t index = static_cast<size_t>(op) - pealNumOps;
+  if (op < pealNumOps || index >= ops_.size() || !ops_[index]) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("{}: operation {} was not made by pealRedOpCreatePreMulSum on this communicator, or "
+                    "was destroyed already.",
+                    context_.name, static_cast<int>(op))};
+  }
+  ops_[index].reset();
+  return {};
+}
+
+Result<void> Communicator::checkOp(pealRedOp_t op, pealDataType_t type) {
+  const std::lock_guard lock(opsMutex_);
+  const size_t index = static_cast<size_t>(op) - pealNumOps;
+  if (op < pealNumOps || index >= ops_.size() || !ops_[index]) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: reduction {} is neither a built-in one (0 to {}) nor one made by "
+                             "pealRedOpCreatePreMulSum on this communicator.",
+                             context_.name, static_cast<int>(op), pealNumOps - 1)};
+  }
+  if (ops_[index]->type != type) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: reduction {} was made for {}, the call has {}.", context_.name,
+                             static_cast<int>(op), typeName(ops_[index]->type), typeName(type))};
+  }
+  return {};
+}
+
+}  // namespace peal

@@ -1,0 +1,136 @@
+// A communicator: N ranks, their links, a deadline, an abort flag. Orders the operations of its rank,
+// resolves and runs them, and remembers its first error.
+//
+// Made by lib/comm/create.cpp; owned by the C API's handles and by queued operations (shared_ptr), so that an
+// aborted communicator lives until the last of them has left.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/bootstrap/bootstrap.h"
+#include "lib/executor/host/operation.h"
+
+namespace peal {
+
+// The options of one communicator, defaults filled in from the configuration table.
+struct CommOptions {
+  bool deterministic = false;
+  int64_t timeoutMs = 0;
+  std::string name;
+};
+
+// A user's reduction: built in, or made by pealRedOpCreatePreMulSum.
+struct UserOp {
+  pealDataType_t type = pealFloat32;
+  std::array<std::byte, 8> scalar{};
+  const void* deferred = nullptr;  // read when the operation runs; nullptr: scalar holds the value
+};
+
+// A collective as the API passes it on: arguments checked, nothing resolved.
+struct CollectiveCall {
+  int kind = pealStatAllReduce;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;
+  std::vector<size_t> counts;  // v-forms
+  pealDataType_t type = pealInt8;
+  pealRedOp_t op = pealSum;
+  bool hasOp = false;
+  int root = -1;
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  // A place in the order of this rank's operations on this communicator.
+  using Ticket = uint64_t;
+  struct Prepared {
+    Ticket ticket = 0;
+    std::optional<Collective> collective;
+    std::vector<PointToPoint> pointToPoint;
+    const void* deferredScalar = nullptr;
+  };
+
+  // Collective over the exchange. Ends with an error on every rank if ranks disagree on what must agree.
+  static Result<std::shared_ptr<Communicator>> create(Exchange& exchange, const Secret& secret,
+                                                      const CommOptions& options, Deadline deadline);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return context_.rank; }
+  int size() const { return context_.size; }
+  const std::string& name() const { return context_.name; }
+  const CommOptions& options() const { return options_; }
+  const Secret& secret() const { return secret_; }
+  uint32_t nextSplit() { return splits_++; }
+
+  // Issues: takes the place in the order. Called by the thread that uses the communicator.
+  Result<Prepared> prepare(const CollectiveCall& call);
+  Result<Prepared> prepare(std::vector<PointToPoint> calls);
+  // Runs what was issued, when its turn has come. On any thread; each Prepared exactly once.
+  Result<void> run(Prepared& prepared);
+  // Issue and run.
+  Result<void> runNow(const CollectiveCall& call);
+  Result<void> runNow(std::vector<PointToPoint> calls);
+
+  // Waits until all that was issued has run.
+  Result<void> finalize();
+  // Callable from any thread: every operation returns an error soon.
+  void abort();
+  // The first error, looking at the peers' health if no operation is running.
+  pealResult_t asyncError();
+  std::string lastMessage();
+  pealCommStats_t stats();
+
+  Result<pealRedOp_t> addOp(const UserOp& op);
+  Result<void> removeOp(pealRedOp_t op);
+  // Whether a non built-in op exists and is of that type.
+  Result<void> checkOp(pealRedOp_t op, pealDataType_t type);
+
+ private:
+  explicit Communicator(const CommOptions& options) : options_(options) {}
+  Result<void> usable();
+  Result<void> awaitTurn(Ticket ticket);
+  void endTurn(Ticket ticket);
+  Result<void> settle(std::optional<Fault> fault);
+  Result<void> resolveOp(const CollectiveCall& call, Collective& collective, const void*& deferred);
+
+  CommOptions options_;
+  Secret secret_{};
+  std::unique_ptr<Endpoint> endpoint_;
+  HostContext context_;
+  std::atomic<bool> abort_{false};
+  std::atomic<bool> finalized_{false};
+  uint32_t splits_ = 0;
+
+  // Issue side: one thread at a time by contract.
+  Ticket issued_ = 0;
+  uint32_t sequence_ = 0;
+  std::vector<uint32_t> sendSequence_;
+  std::vector<uint32_t> recvSequence_;
+
+  // The order. done_ counts finished operations; the next to run is the one whose ticket equals it.
+  std::atomic<Ticket> done_{0};
+  std::atomic<int> turnWaiters_{0};
+  std::mutex turnMutex_;  // guards nothing but the sleep on turnChanged_
+  std::condition_variable turnChanged_;
+  // Claimed by whoever uses endpoint_: the running operation, or asyncError's look at the peers.
+  std::atomic<bool> endpointBusy_{false};
+
+  std::mutex errorMutex_;  // guards error_
+  std::optional<Error> error_;
+  std::atomic<bool> failed_{false};  // error_ is set
+  std::mutex opsMutex_;              // guards ops_
+  std::vector<std::optional<UserOp>> ops_;
+};
+
+// Collective over the parent: the child of this rank's color, or nullptr for PEAL_SPLIT_NOCOLOR.
+Result<std::shared_ptr<Communicator>> split(Communicator& parent, int color, int key,
+                                            const CommOptions& options, Deadline deadline);
+
+}  // namespace peal

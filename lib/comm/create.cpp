@@ -1,0 +1,152 @@
+// Making communicators: what all ranks must agree on is exchanged and compared before links are made.
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/base/config.h"
+#include "lib/base/cpu.h"
+#include "lib/comm/communicator.h"
+#include "lib/topology/node.h"
+#include "transports/shm/shm.h"
+
+namespace peal {
+namespace {
+
+// An active communicator's staging memory stays below this; slots shrink when there are many ranks.
+constexpr size_t kStagingMostBytes = size_t{8} << 20;
+constexpr size_t kSlotLeastBytes = 4096;
+
+// What every rank tells the others. Fixed size; the same layout on every rank of one version, which is
+// compared first.
+struct Announcement {
+  int32_t version = PEAL_VERSION_CODE;
+  int32_t deterministic = 0;
+  uint64_t slotBytes = 0;
+  int32_t slots = 0;
+  char algorithm[20] = {};
+  NodeIdentity node{};
+};
+
+size_t slotBytesFor(int size) {
+  const auto wanted = static_cast<size_t>(configuration()->integer(Knob::SlotBytes));
+  if (!configuration()->isDefault(Knob::SlotBytes) || size < 2) {
+    return wanted;
+  }
+  // One set of slots per peer, and one that goes to all.
+  const size_t fits = kStagingMostBytes / static_cast<size_t>(configuration()->integer(Knob::Slots)) /
+                      static_cast<size_t>(size);
+  return std::clamp(fits / 64 * 64, kSlotLeastBytes, wanted);
+}
+
+Announcement announcementOf(const CommOptions& options, int size) {
+  Announcement mine;
+  mine.deterministic = options.deterministic ? 1 : 0;
+  mine.slotBytes = slotBytesFor(size);
+  mine.slots = static_cast<int32_t>(configuration()->integer(Knob::Slots));
+  const std::string& algorithm = configuration()->text(Knob::Algorithm);
+  std::memcpy(mine.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof mine.algorithm - 1));
+  mine.node = nodeIdentity();
+  return mine;
+}
+
+// The first thing that two ranks disagree on, as a sentence; empty if nothing.
+std::string difference(const Announcement& a, int rankA, const Announcement& b, int rankB) {
+  const auto sentence = [&](const char* what, const auto& x, const auto& y) {
+    return fmt::format("{} is {} on rank {} and {} on rank {}; it must be the same on all ranks.", what, x,
+                       rankA, y, rankB);
+  };
+  if (a.version != b.version) {
+    return sentence("the version of peal", a.version, b.version);
+  }
+  if (a.deterministic != b.deterministic) {
+    return sentence("the deterministic option (PEAL_DETERMINISTIC)", a.deterministic, b.deterministic);
+  }
+  if (a.slotBytes != b.slotBytes) {
+    return sentence("PEAL_SLOT_BYTES", a.slotBytes, b.slotBytes);
+  }
+  if (a.slots != b.slots) {
+    return sentence("PEAL_SLOTS", a.slots, b.slots);
+  }
+  if (std::memcmp(a.algorithm, b.algorithm, sizeof a.algorithm) != 0) {
+    return sentence("PEAL_ALGO", static_cast<const char*>(a.algorithm),
+                    static_cast<const char*>(b.algorithm));
+  }
+  return "";
+}
+
+Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Announcement& mine, int rank) {
+  for (size_t peer = 0; peer < blobs.size(); ++peer) {
+    const int peerRank = static_cast<int>(peer);
+    Announcement theirs;
+    if (blobs[peer].size() != sizeof theirs) {
+      return Error{pealInvalidUsage,
+                   fmt::format("rank {} runs a version of peal that does not fit rank {}'s ({}).", peerRank,
+                               rank, PEAL_VERSION_CODE)};
+    }
+    std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
+    theirs.algorithm[sizeof theirs.algorithm - 1] = '\0';
+    if (std::string what = difference(mine, rank, theirs, peerRank); !what.empty()) {
+      return Error{pealInvalidUsage, what};
+    }
+    if (!(theirs.node == mine.node)) {
+      return Error{
+          pealInvalidUsage,
+          fmt::format("ranks {} and {} are on different nodes, and this version has no transport between "
+                      "nodes, only shared memory inside one.",
+                      rank, peerRank)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, const Secret& secret,
+                                                           const CommOptions& options, Deadline deadline) {
+  const int rank = exchange.rank();
+  const int size = exchange.size();
+  // Not make_shared: the constructor is private.
+  std::shared_ptr<Communicator> comm(new Communicator(options));
+  HostContext& context = comm->context_;
+  context.rank = rank;
+  context.size = size;
+  context.name = options.name.empty() ? fmt::format("rank {} of {}", rank, size)
+                                      : fmt::format("'{}' rank {} of {}", options.name, rank, size);
+  context.timeoutMs = options.timeoutMs;
+  context.spinUs = configuration()->integer(Knob::SpinUs);
+  context.oversubscribed = size > allowedCpus();
+  context.abort = &comm->abort_;
+  context.arrivals.resize(static_cast<size_t>(size));
+  context.sources.resize(static_cast<size_t>(size));
+  context.references.resize(static_cast<size_t>(size));
+  comm->secret_ = secret;
+  comm->sendSequence_.resize(static_cast<size_t>(size));
+  comm->recvSequence_.resize(static_cast<size_t>(size));
+  if (size == 1) {
+    return comm;
+  }
+  const Announcement mine = announcementOf(options, size);
+  std::vector<std::byte> blob(sizeof mine);
+  std::memcpy(blob.data(), &mine, sizeof mine);
+  Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(blob);
+  if (!blobs) {
+    return blobs.error();
+  }
+  PEAL_TRY(compare(*blobs, mine, rank));
+  Result<std::unique_ptr<Endpoint>> endpoint =
+      connectShm(exchange, secret,
+                 {.slotBytes = mine.slotBytes,
+                  .slots = mine.slots,
+                  .directRead = configuration()->integer(Knob::DirectRead) != 0,
+                  .deadline = deadline});
+  if (!endpoint) {
+    return endpoint.error();
+  }
+  comm->endpoint_ = std::move(*endpoint);
+  context.endpoint = comm->endpoint_.get();
+  return comm;
+}
+
+}  // namespace peal
