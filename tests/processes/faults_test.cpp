@@ -1,0 +1,279 @@
+// What goes wrong between ranks: a killed rank, ranks that disagree, a rank that never comes, abort. Each
+// must end with an error that names the rank, in time, on every rank.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <fstream>
+
+#include "tests/processes/ranks.h"
+
+namespace peal::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+bool mentions(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+pealConfig_t withTimeout(int timeoutMs) {
+  pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+  config.timeoutMs = timeoutMs;
+  return config;
+}
+
+// Calls all-reduce until it fails; the error.
+pealResult_t untilFailure(pealComm_t comm, size_t count) {
+  std::vector<float> data(count, 1.0F);
+  for (;;) {
+    const pealResult_t result =
+        pealAllReduce(data.data(), data.data(), count, pealFloat32, pealMax, comm, nullptr);
+    if (result != pealSuccess) {
+      return result;
+    }
+  }
+}
+
+size_t countAbstractSockets() {
+  std::ifstream sockets("/proc/net/unix");
+  size_t count = 0;
+  for (std::string line; std::getline(sockets, line);) {
+    count += mentions(line, "peal") ? 1 : 0;
+  }
+  return count;
+}
+
+class KillARank : public ::testing::TestWithParam<std::pair<int, size_t>> {};
+
+TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
+  const auto [size, count] = GetParam();
+  const int victim = size - 1;
+  const size_t socketsBefore = countAbstractSockets();
+  {
+    SharedValue<Meeting> meeting;
+    SharedValue<std::atomic<int64_t>> killedAtNs;
+    SharedValue<std::atomic<int>> started;
+    Processes processes(size, [&](const Child& child) {
+      pealComm_t comm = nullptr;
+      pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+      if (meeting->join(&comm, child.index(), size, &config) != pealSuccess) {
+        child.say(pealGetLastError(nullptr));
+        return 2;
+      }
+      started->fetch_add(1);
+      const pealResult_t result = untilFailure(comm, count);
+      const int64_t lateNs = steady_clock::now().time_since_epoch().count() - killedAtNs->load();
+      child.say(pealGetLastError(comm));
+      EXPECT_EQ(result, pealRemoteError);
+      EXPECT_LT(lateNs, 2'000'000'000);
+      pealCommAbort(comm);
+      return 0;
+    });
+    while (started->load() < size) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(milliseconds(20));  // somewhere inside their calls
+    killedAtNs->store(steady_clock::now().time_since_epoch().count());
+    processes.kill(victim);
+    const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(20));
+    for (int rank = 0; rank < victim; ++rank) {
+      const ChildResult& result = results[static_cast<size_t>(rank)];
+      EXPECT_EQ(result.exitCode, 0) << "rank " << rank << ": " << result.message;
+      EXPECT_TRUE(mentions(result.message, "rank " + std::to_string(victim))) << result.message;
+    }
+  }
+  EXPECT_LE(countAbstractSockets(), socketsBefore);
+}
+
+INSTANTIATE_TEST_SUITE_P(SizesAndCounts, KillARank,
+                         ::testing::Values(std::pair{2, size_t{2}}, std::pair{2, size_t{1} << 20},
+                                           std::pair{4, size_t{1000}}, std::pair{5, size_t{1} << 18}));
+
+// Each rank makes its own call; all must get pealInvalidUsage or the news of it, naming what differs.
+void expectDisagreement(const std::string& field, const std::function<pealResult_t(pealComm_t, int)>& call) {
+  runAsProcesses(
+      3,
+      [&](pealComm_t comm, int rank) {
+        const pealResult_t result = call(comm, rank);
+        EXPECT_TRUE(result == pealInvalidUsage || result == pealRemoteError) << pealGetErrorString(result);
+        EXPECT_TRUE(mentions(pealGetLastError(comm), field))
+            << "rank " << rank << ": " << pealGetLastError(comm);
+        // The communicator stays broken, with the same sentence.
+        EXPECT_NE(pealBarrier(comm, nullptr), pealSuccess);
+        pealResult_t state = pealSuccess;
+        PEAL_EXPECT_OK(pealCommGetAsyncError(comm, &state));
+        EXPECT_NE(state, pealSuccess);
+      },
+      withTimeout(20000));
+}
+
+TEST(RanksDisagree, OnTheCount) {
+  expectDisagreement("count", [](pealComm_t comm, int rank) {
+    std::vector<float> data(100, 1.0F);
+    return pealAllReduce(data.data(), data.data(), rank == 1 ? 90 : 100, pealFloat32, pealSum, comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnAnEmptyCount) {
+  expectDisagreement("count", [](pealComm_t comm, int rank) {
+    std::vector<float> data(100, 1.0F);
+    return pealAllReduce(data.data(), data.data(), rank == 2 ? 0 : 100, pealFloat32, pealSum, comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnTheType) {
+  expectDisagreement("data type", [](pealComm_t comm, int rank) {
+    std::vector<float> data(100, 1.0F);
+    return pealAllReduce(data.data(), data.data(), 50, rank == 0 ? pealInt32 : pealFloat32, pealSum, comm,
+                         nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnTheReduction) {
+  expectDisagreement("reduction", [](pealComm_t comm, int rank) {
+    std::vector<float> data(100, 1.0F);
+    return pealAllReduce(data.data(), data.data(), 50, pealFloat32, rank == 0 ? pealMax : pealSum, comm,
+                         nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnTheRoot) {
+  expectDisagreement("root", [](pealComm_t comm, int rank) {
+    // Two ranks that both take themselves for the root and a third that listens to one of them.
+    std::vector<float> data(100, 1.0F);
+    PEAL_EXPECT_OK(pealBarrier(comm, nullptr));
+    const pealResult_t first =
+        pealReduce(data.data(), data.data(), 100, pealFloat32, pealSum, rank == 1 ? 1 : 0, comm, nullptr);
+    return first != pealSuccess ? first : pealBarrier(comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnTheOperation) {
+  expectDisagreement("operation", [](pealComm_t comm, int rank) {
+    std::vector<float> data(300, 1.0F);
+    return rank == 2 ? pealAllGather(data.data(), data.data(), 100, pealFloat32, comm, nullptr)
+                     : pealAllReduce(data.data(), data.data(), 100, pealFloat32, pealSum, comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnTheCountsOfAVForm) {
+  expectDisagreement("ount", [](pealComm_t comm, int rank) {
+    std::vector<float> in(10, 1.0F);
+    std::vector<float> out(10);
+    const std::vector<size_t> counts =
+        rank == 0 ? std::vector<size_t>{3, 3, 4} : std::vector<size_t>{4, 3, 3};
+    return pealAllGatherV(in.data(), out.data(), counts.data(), pealFloat32, comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnASendsCount) {
+  runAsProcesses(
+      2,
+      [](pealComm_t comm, int rank) {
+        std::vector<float> data(10, 1.0F);
+        if (rank == 0) {
+          static_cast<void>(pealSend(data.data(), 10, pealFloat32, 1, comm, nullptr));
+          return;
+        }
+        EXPECT_EQ(pealRecv(data.data(), 9, pealFloat32, 0, comm, nullptr), pealInvalidUsage);
+        EXPECT_TRUE(mentions(pealGetLastError(comm), "count is 9 on rank 1 and 10 on rank 0"))
+            << pealGetLastError(comm);
+      },
+      withTimeout(20000));
+}
+
+TEST(Deadline, NamesTheRankThatHasNotComeAndWhatItDidLast) {
+  SharedValue<std::atomic<bool>> over;
+  runAsProcesses(
+      3,
+      [&](pealComm_t comm, int rank) {
+        float value = 1;
+        PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, nullptr));
+        if (rank == 2) {
+          while (!over->load()) {
+            std::this_thread::sleep_for(milliseconds(5));
+          }
+          return;
+        }
+        const auto start = steady_clock::now();
+        const pealResult_t result = pealBarrier(comm, nullptr);
+        EXPECT_TRUE(result == pealTimeout || result == pealRemoteError);
+        EXPECT_LT(steady_clock::now() - start, milliseconds(3000));
+        EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 2 has not arrived")) << pealGetLastError(comm);
+        EXPECT_TRUE(mentions(pealGetLastError(comm), "all_reduce #1")) << pealGetLastError(comm);
+        over->store(true);
+      },
+      withTimeout(300));
+}
+
+TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
+  SharedValue<Meeting> meeting;
+  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
+    float value = 1;
+    const auto start = steady_clock::now();
+    if (child.index() == 0) {  // waits for rank 1 in a call that only abort can end
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+      });
+      EXPECT_EQ(pealRecv(&value, 1, pealFloat32, 1, comm, nullptr), pealRemoteError);
+      aborter.join();
+      EXPECT_TRUE(mentions(pealGetLastError(nullptr), "abort")) << pealGetLastError(nullptr);
+    } else {
+      EXPECT_EQ(pealRecv(&value, 1, pealFloat32, 0, comm, nullptr), pealRemoteError);
+      EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 0")) << pealGetLastError(comm);
+      EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+    }
+    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(2));
+    return 0;
+  }));
+}
+
+TEST(AsyncError, ReportsADeadRankOutsideACall) {
+  SharedValue<Meeting> meeting;
+  SharedValue<std::atomic<int>> joined;
+  Processes processes(2, [&](const Child& child) {
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
+    joined->fetch_add(1);
+    pealResult_t state = pealSuccess;
+    while (state == pealSuccess) {
+      EXPECT_EQ(pealCommGetAsyncError(comm, &state), pealSuccess);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(state, pealRemoteError);
+    EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 1")) << pealGetLastError(comm);
+    EXPECT_EQ(pealCommDestroy(comm), pealSuccess);
+    return 0;
+  });
+  while (joined->load() < 2) {
+    std::this_thread::yield();
+  }
+  processes.kill(1);
+  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(10));
+  EXPECT_EQ(results[0].exitCode, 0) << results[0].message;
+}
+
+TEST(Leaving, AFastRankMayLeaveWhileASlowOneStillReads) {
+  for (int round = 0; round < 20; ++round) {
+    runAsProcesses(2, [&](pealComm_t comm, int rank) {
+      std::vector<int32_t> data(30000, rank + 1);
+      if (rank == 1) {
+        std::this_thread::sleep_for(milliseconds(3));  // rank 0 has sent all and is gone by then
+        PEAL_EXPECT_OK(pealRecv(data.data(), data.size(), pealInt32, 0, comm, nullptr));
+        EXPECT_EQ(data.front(), 1);
+        EXPECT_EQ(data.back(), 1);
+      } else {
+        PEAL_EXPECT_OK(pealSend(data.data(), data.size(), pealInt32, 1, comm, nullptr));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace peal::test
