@@ -49,8 +49,8 @@ TEST_F(OneRank, NullBuffersOfNoElementsAreLegal) {
 TEST_F(OneRank, BadEnumsAreNamedWithTheirRange) {
   EXPECT_REFUSED(pealAllReduce(a_, b_, 8, static_cast<pealDataType_t>(12), pealSum, comm_, nullptr),
                  pealInvalidArgument, "datatype is 12");
-  EXPECT_REFUSED(pealAllReduce(a_, b_, 8, static_cast<pealDataType_t>(-1), pealSum, comm_, nullptr),
-                 pealInvalidArgument, "datatype is -1");
+  EXPECT_REFUSED(pealAllReduce(a_, b_, 8, static_cast<pealDataType_t>(15), pealSum, comm_, nullptr),
+                 pealInvalidArgument, "datatype is 15");
   EXPECT_REFUSED(pealAllReduce(a_, b_, 8, pealFloat32, static_cast<pealRedOp_t>(9), comm_, nullptr),
                  pealInvalidArgument, "reduction 9");
   EXPECT_REFUSED(pealBroadcast(a_, b_, 8, pealFloat32, 1, comm_, nullptr), pealInvalidArgument, "root is 1");
@@ -144,7 +144,7 @@ TEST(Api, ErrorStringsExistForEveryCode) {
   for (int code = 0; code < pealNumResults; ++code) {
     EXPECT_STRNE(pealGetErrorString(static_cast<pealResult_t>(code)), "unknown result code");
   }
-  EXPECT_STREQ(pealGetErrorString(static_cast<pealResult_t>(77)), "unknown result code");
+  EXPECT_STREQ(pealGetErrorString(static_cast<pealResult_t>(12)), "unknown result code");
 }
 
 TEST(Api, DestroyingNothingIsLegal) {
