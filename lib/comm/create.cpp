@@ -90,7 +90,7 @@ Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Ann
     if (std::string what = difference(mine, rank, theirs, peerRank); !what.empty()) {
       return Error{pealInvalidUsage, what};
     }
-    if (!(theirs.node == mine.node)) {
+    if (!sameNode(theirs.node, mine.node)) {
       return Error{
           pealInvalidUsage,
           fmt::format("ranks {} and {} are on different nodes, and this version has no transport between "
