@@ -55,6 +55,10 @@ class Link {
   virtual bool canReference(const std::byte* data, size_t bytes) = 0;
   // Whether the peer has released every reference posted so far.
   virtual bool drained() = 0;
+  // How many messages this rank has posted, of all kinds, and whether the peer has released the first `count`
+  // of them: tells when one reference has been read while later ones are still open.
+  virtual uint64_t posted() const = 0;
+  virtual bool released(uint64_t count) = 0;
 
   // ---- incoming ----
   // The oldest message not yet released, if one has arrived. Asking again gives the same message. A

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "lib/api/api.h"
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
 #include "peal/peal.h"
@@ -115,15 +116,13 @@ std::string systemInfoJson() {
 }  // namespace peal
 
 pealResult_t pealSystemInfo(const char** json) {
-  if (json == nullptr) {
-    return pealInvalidArgument;
-  }
-  try {
+  return peal::api::guarded([&]() -> peal::Result<void> {
+    if (json == nullptr) {
+      return peal::api::nullArgument("pealSystemInfo", "json");
+    }
     thread_local std::string text;
     text = peal::systemInfoJson();
     *json = text.c_str();
-    return pealSuccess;
-  } catch (const std::exception&) {
-    return pealSystemError;  // out of memory: there is nothing else that can fail
-  }
+    return {};
+  });
 }

@@ -151,8 +151,9 @@ TEST(RanksDisagree, OnTheRoot) {
 
 TEST(RanksDisagree, OnTheOperation) {
   expectDisagreement("operation", [](pealComm_t comm, int rank) {
-    std::vector<float> data(300, 1.0F);
-    return rank == 2 ? pealAllGather(data.data(), data.data(), 100, pealFloat32, comm, nullptr)
+    std::vector<float> data(100, 1.0F);
+    std::vector<float> gathered(300);
+    return rank == 2 ? pealAllGather(data.data(), gathered.data(), 100, pealFloat32, comm, nullptr)
                      : pealAllReduce(data.data(), data.data(), 100, pealFloat32, pealSum, comm, nullptr);
   });
 }

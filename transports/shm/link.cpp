@@ -161,15 +161,15 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
   return true;
 }
 
-bool ShmLink::drained() {
-  if (released_ < lastReference_) {
+bool ShmLink::released(uint64_t count) {
+  if (released_ < count) {
     const uint64_t now = outCredit_.released.load(std::memory_order_acquire);  // as in hasCredit()
     if (now < released_ || now > posted_) {
       return malformed(fmt::format("it released {} messages of {}", now, posted_));
     }
     released_ = now;
   }
-  return released_ >= lastReference_;
+  return released_ >= count;
 }
 
 bool ShmLink::hasUnreleased() { return outCredit_.released.load(std::memory_order_acquire) != posted_; }
@@ -278,7 +278,7 @@ void ShmLink::release() {
   shown_ = false;
   ++received_;
   inSlot_ = inSlot_ + 1 == slots_ ? 0 : inSlot_ + 1;
-  // Pairs with the load in the peer's hasCredit() and drained().
+  // Pairs with the load in the peer's hasCredit() and released().
   inCredit_.released.store(received_, std::memory_order_release);
   fullFence();
   wakeIfAsleep();

@@ -34,7 +34,9 @@ class ShmLink final : public Link {
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool canReference(const std::byte* data, size_t bytes) override;
-  bool drained() override;
+  bool drained() override { return released(lastReference_); }
+  uint64_t posted() const override { return posted_; }
+  bool released(uint64_t count) override;
   bool tryReceive(Arrival& arrival) override;
   void release() override;
 

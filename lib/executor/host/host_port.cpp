@@ -77,7 +77,7 @@ bool HostPort::sendReference(int to, const std::byte* data, size_t sizeBytes) {
   }
   if (waiter_.until(to, [&] { return link.tryPostReference(data, sizeBytes, digest_); })) {
     HostContext::OpenReferences& open = context_.references[static_cast<size_t>(to)];
-    open.ring[open.next++ % open.ring.size()] = {data, data + sizeBytes};
+    open.ring[open.next++ % open.ring.size()] = {data, data + sizeBytes, link.posted()};
     open.any = true;
     context_.stats.bytesSent[digest_.collective] += sizeBytes;
     ++context_.stats.messages[digest_.collective];
@@ -85,20 +85,20 @@ bool HostPort::sendReference(int to, const std::byte* data, size_t sizeBytes) {
   return true;
 }
 
-// Before [begin, begin + sizeBytes) is overwritten: waits for peers that read a part of it in place. A link
-// has at most kReferencesKept slots, so references older than that have been released.
+// Before [begin, begin + sizeBytes) is overwritten: waits for peers that read a part of it in place, and for
+// those only: a peer may be unable to read a later reference before this rank has gone on. A link has at most
+// kReferencesKept slots, so references that have left the ring have been released.
 void HostPort::awaitReaders(const std::byte* begin, size_t sizeBytes) {
   for (int peer = 0; peer < context_.size; ++peer) {
     HostContext::OpenReferences& open = context_.references[static_cast<size_t>(peer)];
     if (!open.any) {
       continue;
     }
-    for (const HostContext::Reference& reference : open.ring) {
+    Link& link = context_.endpoint->link(peer);
+    for (HostContext::Reference& reference : open.ring) {
       if (reference.begin < begin + sizeBytes && begin < reference.end) {
-        Link& link = context_.endpoint->link(peer);
-        waiter_.until(peer, [&] { return link.drained(); });
-        open = {};
-        break;
+        waiter_.until(peer, [&] { return link.released(reference.number); });
+        reference = {};
       }
     }
   }

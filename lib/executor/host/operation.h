@@ -40,6 +40,7 @@ struct HostContext {
   struct Reference {
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;
+    uint64_t number = 0;  // of its message on the link: read once Link::released(number)
   };
   static constexpr size_t kReferencesKept = 64;  // the most slots a link can have (PEAL_SLOTS)
   struct OpenReferences {
