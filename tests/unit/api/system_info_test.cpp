@@ -112,7 +112,7 @@ TEST(SystemInfo, HasEveryKnobWithItsDefault) {
       EXPECT_EQ(found["value"], row.defaultText) << row.name;
     }
   }
-  EXPECT_EQ(knob(info, "PEAL_SLOTS")["range"], "1..64");
+  EXPECT_EQ(knob(info, "PEAL_PORT")["range"], "0..65535");
   EXPECT_EQ(knob(info, "PEAL_LOG")["range"], "none|error|warn|info|debug");
 }
 
