@@ -21,9 +21,9 @@ uint64_t nextRandom(uint64_t& state) {
 const char* checkName(Check check) {
   // In the order of Check.
   static constexpr const char* kNames[kCheckCount] = {
-      "peer",          "chunk bounds", "messages",  "elements", "steps",           "chunk mismatch",
-      "deadlock",      "unreceived",   "absent",    "in place", "stale reference", "write outside",
-      "written twice", "missing",      "duplicate", "finish",   "order",           "roundings"};
+      "peer",     "chunk bounds", "messages", "elements", "steps",         "chunk mismatch",
+      "deadlock", "unreceived",   "absent",   "in place", "write outside", "written twice",
+      "missing",  "duplicate",    "finish",   "order",    "roundings"};
   return kNames[static_cast<int>(check)];
 }
 
@@ -353,8 +353,7 @@ Value Player::valueOf(int rank, const Move& move, int segment) {
   Value value;
   if ((move.bits & kFromAll) != 0) {
     for (int peer = 0; peer < ranks_; ++peer) {
-      const Value part =
-          peer == rank ? ownInput(rank, segment, Check::InPlace) : received(peer, rank, segment);
+      const Value part = peer == rank ? ownInput(rank, segment) : received(peer, rank, segment);
       if (peer == 0) {
         value = part;
       } else {
@@ -365,11 +364,11 @@ Value Player::valueOf(int rank, const Move& move, int segment) {
   } else if ((move.bits & kFromOne) != 0) {
     value = received(move.from, rank, segment);
     if ((move.bits & kUsesIn) != 0) {
-      reduceInto(value, ownInput(rank, segment, Check::InPlace));
+      reduceInto(value, ownInput(rank, segment));
       ++value.roundings;
     }
   } else {
-    value = (move.bits & kUsesIn) != 0 ? ownInput(rank, segment, Check::InPlace) : ownOutput(rank, segment);
+    value = (move.bits & kUsesIn) != 0 ? ownInput(rank, segment) : ownOutput(rank, segment);
   }
   if ((move.bits & kFinishes) != 0) {
     if (value.finished || !(value.inputs == everybody_)) {
@@ -381,14 +380,14 @@ Value Player::valueOf(int rank, const Move& move, int segment) {
   return value;
 }
 
-Value Player::ownInput(int rank, int segment, Check hazard) {
+Value Player::ownInput(int rank, int segment) {
   const Chunk where = this->segment(segment);
   if (!hasInput(rank, segment)) {
     fail(Check::Absent,
          fmt::format("rank {} has no input at [{},{})", rank, where.offset, where.offset + where.count));
   } else if (options_.buffers == Buffers::InPlace && output(rank, segment).written) {
-    fail(hazard, fmt::format("rank {}'s output has overwritten its input at [{},{})", rank, where.offset,
-                             where.offset + where.count));
+    fail(Check::InPlace, fmt::format("rank {}'s output has overwritten its input at [{},{})", rank,
+                                     where.offset, where.offset + where.count));
   }
   return Value::input(rank);
 }
@@ -406,8 +405,8 @@ Value Player::ownOutput(int rank, int segment) {
 Value Player::received(int from, int to, int segment) {
   const Message& got = message(from, to, link(from, to).released);
   switch (got.source) {
-    case Source::Input:
-      return ownInput(from, segment, Check::StaleReference);
+    case Source::Input:  // the sender's step saw it intact, and nobody overwrites it before this
+      return ownInput(from, segment);
     case Source::Output:
       return ownOutput(from, segment);
     case Source::Bytes:

@@ -16,27 +16,26 @@ namespace peal {
 
 // What is checked; every fault belongs to one of these.
 enum class Check : uint8_t {
-  Peer,            // a peer is the rank itself or does not exist
-  ChunkBounds,     // a chunk reaches past the array
-  Messages,        // a rank sends more or fewer messages than the formula
-  Elements,        // ... elements
-  Steps,           // the longest chain of messages differs from the formula
-  ChunkMismatch,   // a receiver expects another chunk than was sent
-  Deadlock,        // all ranks that are not done wait
-  Unreceived,      // a message was never received
-  Absent,          // input or output is read where there is none
-  InPlace,         // own input is read after the output has overwritten it
-  StaleReference,  // ... by the receiver of a reference
-  WriteOutside,    // output is written where the rank has none
-  WrittenTwice,    // an output element is written more than once
-  Missing,         // an output element is never written, or inputs lack in it
-  Duplicate,       // an input is in a sum twice
-  Finish,          // "finish" was applied to a partial sum, twice, or not at all
-  Order,           // summed in another order than promised
-  Roundings,       // rounded more or less often than promised
+  Peer,           // a peer is the rank itself or does not exist
+  ChunkBounds,    // a chunk reaches past the array
+  Messages,       // a rank sends more or fewer messages than the formula
+  Elements,       // ... elements
+  Steps,          // the longest chain of messages differs from the formula
+  ChunkMismatch,  // a receiver expects another chunk than was sent
+  Deadlock,       // all ranks that are not done wait
+  Unreceived,     // a message was never received
+  Absent,         // input or output is read where there is none
+  InPlace,        // own input is read after the output has overwritten it
+  WriteOutside,   // output is written where the rank has none
+  WrittenTwice,   // an output element is written more than once
+  Missing,        // an output element is never written, or inputs lack in it
+  Duplicate,      // an input is in a sum twice
+  Finish,         // "finish" was applied to a partial sum, twice, or not at all
+  Order,          // summed in another order than promised
+  Roundings,      // rounded more or less often than promised
 };
 
-constexpr int kCheckCount = 18;
+constexpr int kCheckCount = 17;
 const char* checkName(Check check);
 
 struct Fault {
@@ -68,7 +67,8 @@ std::string text(const PlayOptions& options);
 
 class Player {
  public:
-  // Every peer and chunk of the program must be legal (checker.h: checkBounds).
+  // At most kMaxRecordedRanks ranks; every peer and chunk legal (checker.cpp, checkBounds). The program must
+  // outlive the player.
   explicit Player(const Program& program);
 
   std::optional<Fault> play(const PlayOptions& options);
@@ -129,7 +129,7 @@ class Player {
   void execute(int rank, const Move& move);
   bool sameChunks(int rank, const Move& move);
   Value valueOf(int rank, const Move& move, int segment);
-  Value ownInput(int rank, int segment, Check hazard);
+  Value ownInput(int rank, int segment);
   Value ownOutput(int rank, int segment);
   Value received(int from, int to, int segment);
   void reduceInto(Value& sum, const Value& right);
