@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <utility>
+
 namespace peal {
 namespace {
 
@@ -62,10 +64,14 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
         waitedUs >= healthDueUs) {
       healthDueUs = waitedUs + kHealthEveryUs;
       if (!healthy(peerRank)) {
-        // What arrived before the peer left or died still counts.
-        if (!context_.abort->load(std::memory_order_acquire) && ready()) {
-          fault_.reset();
+        // What arrived before the peer left or died still counts. Asked without the fault, which a check
+        // may look at itself.
+        std::optional<Fault> found = std::exchange(fault_, std::nullopt);
+        if (!context_.abort->load(std::memory_order_acquire) && ready() && !fault_) {
           return true;
+        }
+        if (!fault_) {
+          fault_ = std::move(found);
         }
         return false;
       }
