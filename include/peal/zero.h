@@ -89,7 +89,8 @@ typedef struct pealZeroOptions {
 /* Collective over comm, which stays the caller's and may be destroyed before or after. */
 PEAL_API pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOptions_t* options);
 
-/* Waits for what is running, then frees. Local. zero may be NULL. */
+/* Waits for what is running, then frees. In the middle of a step, or after a failure, it aborts instead: the
+ * other ranks get pealRemoteError, and nobody waits for a rank that gave up. Local. zero may be NULL. */
 PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
 
 /* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate and
@@ -249,7 +250,7 @@ typedef struct pealZeroPlanInput {
   uint64_t buckets;        /* their number; 0: from bucketBytes */
   uint64_t bucketElements; /* the largest bucket; 0: from bucketBytes */
   int bucketSlots;         /* default 2 */
-  uint64_t units;          /* stage 3: how many; default 1 */
+  uint64_t units;          /* stage 3: how many; 0: not known, then no buffers are counted for them */
   uint64_t keptUnits;      /* of them not resharded after forward, when reshardAfterForward is 1 */
   uint64_t unitElements;   /* the largest unit; 0: parameters / units, rounded up */
   int unitSlots;           /* default 3 */
@@ -269,7 +270,7 @@ typedef struct pealZeroPlanInput {
 #define PEAL_ZERO_PLAN_INITIALIZER                                                                           \
   {                                                                                                          \
     sizeof(pealZeroPlanInput_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 0, 0, 2, 2, 12, 0, 1, 0, 0, 1, 0, 1, 0, \
-        (uint64_t)25 << 20, 0, 0, 2, 1, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
+        (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
   }
 
 /* One stage's row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,
@@ -284,8 +285,8 @@ typedef struct {
   uint64_t activations;
   uint64_t total;
   int fits;            /* in deviceBytes; 1 if that is not given */
-  int64_t ranksNeeded; /* the fewest ranks with which modelStates + activations fit; 0: none, or no
-                          deviceBytes. HSDP: the smallest group */
+  int64_t ranksNeeded; /* the fewest ranks with which total fits; 0: no number does, or no deviceBytes.
+                          HSDP: the smallest group */
   /* communication over the network; elements before the factor (N-1)/N */
   double elements;        /* 2P, (m+1)P, 3mP, ... */
   double bytesSent;       /* elements * bytes * (N-1)/N */

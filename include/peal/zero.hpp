@@ -1,5 +1,8 @@
 // The C++ face of peal/zero.h: an engine that frees itself, errors as exceptions. Header-only; every call is
 // one call of the C API, whose comments hold.
+//
+// Inside the project only tools, benches and tests include this header, and never together with headers of
+// lib/: both have a peal::zero::Engine.
 #ifndef PEAL_ZERO_HPP
 #define PEAL_ZERO_HPP
 
@@ -11,6 +14,8 @@
 #include "peal/zero.h"
 
 namespace peal::zero {
+// Inline, so that users write peal::zero::Engine while the linker's names cannot meet those of the library.
+inline namespace face {
 
 // A failed call: the code and the sentence.
 class Failure : public std::runtime_error {
@@ -128,5 +133,6 @@ class UnitScope {
   bool open_ = true;
 };
 
+}  // namespace face
 }  // namespace peal::zero
 #endif  // PEAL_ZERO_HPP

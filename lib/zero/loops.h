@@ -1,0 +1,59 @@
+// The engine's passes over memory, each compiled once per instruction set and chosen at run time.
+//
+// Every arithmetic step is one IEEE operation (no fused multiply-add, no contraction, no approximate
+// reciprocal), so every instruction set gives the same bits. Called through adamw.h, norm.h and the engine's
+// accumulation. A loop knows nothing of ranks, buckets or threads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "lib/base/cpu.h"
+
+namespace peal::zero {
+
+// What AdamW needs, in the precision that it computes in.
+struct AdamwScalars {
+  float gradientScale;  // clip factor / tokens
+  float beta1, oneMinusBeta1;
+  float beta2, oneMinusBeta2;
+  float stepSize;          // lr / (1 - beta1^t)
+  float secondCorrection;  // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+  float decayFactor;  // 1 - lr * weightDecay, or 1
+};
+
+// No two arrays overlap.
+struct AdamwArgs {
+  const uint16_t* gradient;
+  float* master;
+  float* moment1;
+  float* moment2;
+  uint16_t* weight;
+  size_t count;
+};
+
+// Values per block of squareBlocks.
+constexpr size_t kSquareBlock = 128;
+
+struct BlockSquares {
+  double sum;      // of squares, exact if the exponents of largest and smallest are close (norm.cpp)
+  uint16_t least;  // smallest magnitude that is not zero, as bits; 0x8000 if all are zero
+  uint16_t most;   // largest magnitude, as bits
+};
+
+struct Loops {
+  void (*adamw)(const AdamwScalars& scalars, const AdamwArgs& args);
+  // results[b] for `blocks` blocks of kSquareBlock values.
+  void (*squareBlocks)(const uint16_t* values, size_t blocks, BlockSquares* results);
+  // sums = values; sums += values; values = sums + values, rounded once.
+  void (*widen)(const uint16_t* values, float* sums, size_t count);
+  void (*add)(const uint16_t* values, float* sums, size_t count);
+  void (*addAndRound)(uint16_t* values, const float* sums, size_t count);
+  // bf16 = rounded values.
+  void (*round)(const float* values, uint16_t* rounded, size_t count);
+};
+
+const Loops& loops(Isa isa);
+const Loops& loops();  // of bestIsa()
+
+}  // namespace peal::zero

@@ -1,0 +1,92 @@
+#include "lib/zero/norm.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace peal::zero {
+namespace {
+
+// 2 * 15 (the span, squared) + 16 (one square) + 7 (128 of them) = 53 bits: what a double holds.
+constexpr int kMostSpan = 15;
+constexpr size_t kBlocksAtOnce = 32;
+
+// Exponent field of a magnitude; subnormals (field 0) have the scale of field 1.
+int exponentOf(uint16_t magnitude) { return std::max(1, magnitude >> 7); }
+
+// Adds integer * 4^(exponent - 1) units.
+void addToLimbs(std::array<int64_t, kSquareLimbs>& limbs, uint64_t integer, int exponent) {
+  const auto shift = static_cast<size_t>(2 * (exponent - 1));
+  unsigned __int128 value = static_cast<unsigned __int128>(integer) << (shift % 32);
+  for (size_t limb = shift / 32; value != 0; ++limb) {
+    limbs[limb] += static_cast<int64_t>(static_cast<uint32_t>(value));
+    value >>= 32;
+  }
+}
+
+// 2^power, |power| < 1023.
+double powerOfTwo(int power) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + power) << 52); }
+
+}  // namespace
+
+void SquareSum::addSingly(const uint16_t* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const size_t exponent = (values[i] >> 7) & 0xff;
+    const uint64_t integer = (values[i] & 0x7fu) | (exponent != 0 ? 0x80u : 0u);
+    sums_[exponent] += integer * integer;
+  }
+}
+
+void SquareSum::add(const uint16_t* values, size_t count) {
+  std::array<BlockSquares, kBlocksAtOnce> blocks;
+  while (count >= kSquareBlock) {
+    const size_t now = std::min(kBlocksAtOnce, count / kSquareBlock);
+    loops_->squareBlocks(values, now, blocks.data());
+    for (size_t b = 0; b < now; ++b) {
+      const BlockSquares& block = blocks[b];
+      if (block.most == 0) {
+        continue;
+      }
+      const int least = exponentOf(block.least);
+      const int most = exponentOf(block.most);
+      if (most == static_cast<int>(kNonFiniteExponent) || most - least > kMostSpan) {
+        addSingly(values + b * kSquareBlock, kSquareBlock);
+      } else {
+        // The unit of exponent e is 2^(2 (e - 134)): the value is integer * 2^(e - 134).
+        addToLimbs(limbs_, static_cast<uint64_t>(block.sum * powerOfTwo(-2 * (least - 134))), least);
+      }
+    }
+    values += now * kSquareBlock;
+    count -= now * kSquareBlock;
+  }
+  addSingly(values, count);
+}
+
+std::array<int64_t, kSquareLimbs> SquareSum::limbs() const {
+  std::array<int64_t, kSquareLimbs> limbs = limbs_;
+  for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {
+    addToLimbs(limbs, sums_[exponent], std::max(1, static_cast<int>(exponent)));
+  }
+  return limbs;
+}
+
+double squareSumValue(std::span<const int64_t> limbs) {
+  std::array<uint32_t, kSquareLimbs + 2> digits{};
+  uint64_t carry = 0;
+  size_t top = 0;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    carry += i < limbs.size() ? static_cast<uint64_t>(limbs[i]) : 0;
+    digits[i] = static_cast<uint32_t>(carry);
+    carry >>= 32;
+    top = digits[i] != 0 ? i : top;
+  }
+  // Three digits hold at least 65 significant bits; lower ones cannot change a double by more than one unit
+  // in its last place, and the same number always gives the same double.
+  double value = 0;
+  for (size_t i = top + 1; i-- > (top >= 2 ? top - 2 : 0);) {
+    value += std::ldexp(static_cast<double>(digits[i]), static_cast<int>(32 * i) - 266);
+  }
+  return value;
+}
+
+}  // namespace peal::zero

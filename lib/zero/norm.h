@@ -1,0 +1,47 @@
+// The sum of squares of bf16 values, exact.
+//
+// A finite bf16 value is an integer below 2^8 times a power of two, so its square is an integer below 2^16
+// times one of 254 powers of four. The sum is kept as one fixed-point number of 32-bit limbs that covers all
+// of bf16's range, 2^-266 and up: no rounding, no underflow, no saturation. Two such numbers add limb by limb
+// in int64, which is what the ranks' small all-reduce does. So the norm does not depend on how gradients are
+// divided over ranks, buckets or loops.
+//
+// Fast path: in a block of 128 values whose exponents span at most 15, all squares are multiples of one
+// unit and their sum is below 2^53 units, so plain fp64 additions are exact too, in any order. Other blocks
+// (a few in a hundred for normally distributed values) go value by value through a table of 256 exponents.
+//
+// Bounds: 2^38 values per SquareSum, 2^20 ranks.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "lib/zero/loops.h"
+
+namespace peal::zero {
+
+constexpr size_t kSquareLimbs = 19;
+
+class SquareSum {
+ public:
+  explicit SquareSum(const Loops& with = loops()) : loops_(&with) {}
+  void add(const uint16_t* values, size_t count);
+  // The sum in units of 2^-266, limb i worth 2^(32 i). Limbs hold carries not yet propagated.
+  std::array<int64_t, kSquareLimbs> limbs() const;
+  // 1 if a value was infinite or NaN, else 0. Such values are in no limb.
+  int64_t nonFinite() const { return sums_[kNonFiniteExponent] != 0 ? 1 : 0; }
+
+ private:
+  static constexpr size_t kNonFiniteExponent = 255;
+  void addSingly(const uint16_t* values, size_t count);
+
+  const Loops* loops_;
+  std::array<uint64_t, 256> sums_{};  // of squared integers, by exponent field
+  std::array<int64_t, kSquareLimbs> limbs_{};
+};
+
+// Limbs, possibly the sum of several ranks', as a double: the 64 or more leading bits count.
+double squareSumValue(std::span<const int64_t> limbs);
+
+}  // namespace peal::zero

@@ -1,0 +1,73 @@
+// Bytes on one rank, stage by stage: ZeRO's formulas with the exact shard sizes of uneven division.
+#include <algorithm>
+
+#include "lib/zero/planner.h"
+
+namespace peal::zero {
+namespace {
+
+uint64_t bytes(uint64_t elements, int perElement) { return elements * static_cast<uint64_t>(perElement); }
+
+uint64_t divideUp(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+
+bool hasFullWeights(int stage) { return stage <= 2; }
+bool hasFullGradients(int stage) { return stage <= 1; }
+
+uint64_t largestBucket(const pealZeroPlanInput_t& input) {
+  if (input.bucketElements > 0) {
+    return input.bucketElements;
+  }
+  return std::min(input.parameters, input.bucketBytes / static_cast<uint64_t>(input.gradientBytes));
+}
+
+uint64_t largestUnit(const pealZeroPlanInput_t& input, uint64_t elements) {
+  if (input.units == 0) {
+    return input.unitElements;
+  }
+  return input.unitElements > 0 ? input.unitElements : divideUp(elements, input.units);
+}
+
+// fp32 sums over micro-batches: of the whole space where a rank adds up its own gradients before it
+// communicates, of the shard where reduced gradients are added up.
+uint64_t accumulationBytes(const pealZeroPlanInput_t& input, int stage, uint64_t owned) {
+  if (input.microBatches == 1) {
+    return 0;
+  }
+  const bool beforeReduction = hasFullGradients(stage) && input.reduceEachMicroBatch == 0;
+  return bytes(beforeReduction || stage == 0 ? input.parameters : owned, 4);
+}
+
+}  // namespace
+
+pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard) {
+  const int sharding = std::min(stage, 3);  // HSDP is stage 3 inside the group
+  const uint64_t trained = input.parameters;
+  const uint64_t owned = sharding == 0 ? trained : shardElements(trained, shards, shard);
+  const uint64_t ownedFrozen = shardElements(input.frozenParameters, shards, shard);
+
+  pealZeroPlanStage_t row{};
+  row.valid = 1;
+  row.shardElements = owned;
+  row.weights = bytes(hasFullWeights(sharding) ? trained + input.frozenParameters : owned + ownedFrozen,
+                      input.weightBytes);
+  row.gradients = bytes(hasFullGradients(sharding) ? trained : owned, input.gradientBytes);
+  row.optimizer = bytes(owned, input.optimizerBytes);
+  row.modelStates = row.weights + row.gradients + row.optimizer;
+
+  row.accumulation = accumulationBytes(input, sharding, owned);
+  if (sharding == 2) {
+    row.gradientBuffers = bytes(largestBucket(input), input.gradientBytes * input.bucketSlots);
+  }
+  if (sharding == 3) {
+    row.gradientBuffers = bytes(largestUnit(input, trained), input.gradientBytes * input.unitGradientSlots);
+    row.unitBuffers =
+        bytes(largestUnit(input, trained + input.frozenParameters), input.weightBytes * input.unitSlots);
+  }
+  const double perLayer = 34 * input.sequence * input.sequences * input.hidden;
+  row.activations =
+      static_cast<uint64_t>(input.activationBytes > 0 ? input.activationBytes : perLayer * input.layers);
+  row.total = row.modelStates + row.accumulation + row.gradientBuffers + row.unitBuffers + row.activations;
+  return row;
+}
+
+}  // namespace peal::zero

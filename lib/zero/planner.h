@@ -1,0 +1,27 @@
+// The planner's parts that the engine shares: how a flat space divides over ranks, and the bytes of each
+// arena on one rank. The engine allocates what these functions say; nothing else computes a size.
+//
+// Called by planner.cpp for the tables of pealZeroPlan and by the engine for its arenas. Allocates nothing.
+#pragma once
+#include <cstdint>
+
+#include "lib/base/result.h"
+#include "peal/zero.h"
+
+namespace peal::zero {
+
+// Elements of `total` that shard `index` of `shards` owns: the first total % shards own one more.
+constexpr uint64_t shardElements(uint64_t total, int64_t shards, int64_t index) {
+  const auto count = static_cast<uint64_t>(shards);
+  return total / count + (static_cast<uint64_t>(index) < total % count ? 1 : 0);
+}
+
+// A field is wrong: says which, its value, and what it may be.
+Result<void> checkPlanInput(const pealZeroPlanInput_t& input);
+
+// The memory part of one stage's row: weights to total. `shards`: over how many ranks state is divided.
+pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard);
+
+Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input);
+
+}  // namespace peal::zero

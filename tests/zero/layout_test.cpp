@@ -1,0 +1,114 @@
+// Where elements lie and who owns them.
+#include "lib/zero/layout.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "lib/zero/planner.h"
+
+namespace peal::zero {
+namespace {
+
+std::vector<Parameter> model(const std::vector<uint64_t>& sizes, const std::vector<int>& units) {
+  std::vector<Parameter> parameters;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    parameters.push_back(
+        {fmt::format("p{}", i), sizes[i], units[i], i % 2 == 0 ? pealZeroDecay : pealZeroNoDecay, 0, 0});
+  }
+  return parameters;
+}
+
+std::vector<Parameter> flat(const std::vector<uint64_t>& sizes) {
+  return model(sizes, std::vector<int>(sizes.size(), 0));
+}
+
+TEST(Layout, BucketsFillFromTheEndAndNeverSplitAParameter) {
+  const Layout layout = makeLayout(flat({4, 3, 100, 2, 5, 1}), {false}, 2, 2, 0, 8 * 2);
+  ASSERT_EQ(layout.elements, 115u);
+  // 1 + 5 + 2 = 8 fill the first bucket; 100 is larger than a bucket; 3 + 4 the last.
+  ASSERT_EQ(layout.buckets.size(), 3u);
+  EXPECT_EQ(layout.buckets[0].begin, 107u);
+  EXPECT_EQ(layout.buckets[0].elements, 8u);
+  EXPECT_EQ(layout.buckets[0].first, 3u);
+  EXPECT_EQ(layout.buckets[0].end, 6u);
+  EXPECT_EQ(layout.buckets[1].elements, 100u);
+  EXPECT_EQ(layout.buckets[2].begin, 0u);
+  EXPECT_EQ(layout.buckets[2].elements, 7u);
+  EXPECT_EQ(layout.largestBucket, 100u);
+  EXPECT_EQ(layout.parameters[3].begin, 107u);
+  EXPECT_EQ(layout.parameters[3].bucket, 0u);
+}
+
+TEST(Layout, AtStage3ABucketIsAUnit) {
+  const Layout layout =
+      makeLayout(model({4, 3, 100, 2, 5, 1}, {0, 0, 1, 1, 2, 2}), {false, true, false}, 3, 4, 1, 8);
+  ASSERT_EQ(layout.units.size(), 3u);
+  ASSERT_EQ(layout.buckets.size(), 3u);
+  EXPECT_TRUE(layout.units[1].kept);
+  for (size_t u = 0; u < 3; ++u) {
+    EXPECT_EQ(layout.buckets[2 - u].begin, layout.units[u].begin);
+    EXPECT_EQ(layout.buckets[2 - u].elements, layout.units[u].elements);
+  }
+  EXPECT_EQ(layout.largestUnit, 102u);
+}
+
+TEST(Layout, OneBucketGivesTheFirstRanksOneMore) {
+  const std::vector<size_t> expected{3, 3, 2, 2};
+  EXPECT_EQ(makeLayout(flat({10}), {false}, 1, 4, 0, 1 << 20).buckets[0].counts, expected);
+}
+
+// However the space is cut, a rank's blocks add up to the shard that the planner knows without buckets.
+TEST(Layout, BlocksOfAnyBucketsAddUpToThePlannersShard) {
+  const std::vector<uint64_t> sizes{7, 1, 0, 13, 5, 2, 2, 1, 31, 3, 11, 1, 0, 17};
+  for (const int ranks : {1, 2, 3, 4, 5, 7, 64, 1000}) {
+    for (const size_t bucketBytes : {2, 6, 14, 40, 1 << 20}) {
+      uint64_t total = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Layout layout = makeLayout(flat(sizes), {false}, 2, ranks, rank, bucketBytes);
+        EXPECT_EQ(layout.shardElements, shardElements(layout.elements, ranks, rank));
+        uint64_t inShard = 0;
+        for (const Bucket& bucket : layout.buckets) {
+          EXPECT_EQ(std::accumulate(bucket.counts.begin(), bucket.counts.end(), uint64_t{0}),
+                    bucket.elements);
+          EXPECT_EQ(bucket.shardBegin, inShard);
+          EXPECT_EQ(bucket.ownElements, bucket.counts[static_cast<size_t>(rank)]);
+          inShard += bucket.ownElements;
+          for (const size_t count : bucket.counts) {
+            EXPECT_LE(count - bucket.elements / static_cast<uint64_t>(ranks), 1u);
+          }
+        }
+        total += layout.shardElements;
+      }
+      EXPECT_EQ(total, 94u);
+    }
+  }
+}
+
+TEST(Layout, FewerElementsThanRanks) {
+  for (int rank = 0; rank < 5; ++rank) {
+    const Layout layout = makeLayout(flat({1, 0, 2}), {false}, 3, 5, rank, 1 << 20);
+    EXPECT_EQ(layout.shardElements, rank < 3 ? 1u : 0u);
+  }
+  EXPECT_EQ(makeLayout(flat({0, 0}), {false}, 1, 3, 2, 1 << 20).shardElements, 0u);
+}
+
+TEST(Layout, SegmentsChangeWithTheDecay) {
+  // Decay, none, decay: elements 0-3, 4-6, 7-11; the zero-length parameter makes no segment.
+  std::vector<Parameter> parameters = flat({4, 3, 0, 5});
+  parameters[3].decay = pealZeroDecay;
+  const Layout layout = makeLayout(parameters, {false}, 1, 1, 0, 1 << 20);
+  const std::vector<Segment> segments = decaySegments(layout, layout.buckets[0], 2, 9);
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].begin, 2u);
+  EXPECT_EQ(segments[0].elements, 2u);
+  EXPECT_EQ(segments[0].decay, pealZeroDecay);
+  EXPECT_EQ(segments[1].elements, 3u);
+  EXPECT_EQ(segments[1].decay, pealZeroNoDecay);
+  EXPECT_EQ(segments[2].begin, 7u);
+  EXPECT_EQ(segments[2].elements, 4u);
+}
+
+}  // namespace
+}  // namespace peal::zero

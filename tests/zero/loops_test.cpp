@@ -1,0 +1,251 @@
+// The passes over memory: AdamW against an fp64 reference and a numpy fixture, the exact sum of squares,
+// accumulation; all with the same bits on every instruction set of this processor.
+#include "lib/zero/loops.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <vector>
+
+#include "lib/zero/adamw.h"
+#include "lib/zero/bf16.h"
+#include "lib/zero/norm.h"
+
+namespace peal::zero {
+namespace {
+
+// What this processor can run.
+std::vector<Isa> instructionSets() {
+  std::vector<Isa> all{Isa::Baseline};
+  if (bestIsa() >= Isa::Avx2) {
+    all.push_back(Isa::Avx2);
+  }
+  if (bestIsa() >= Isa::Avx512) {
+    all.push_back(Isa::Avx512);
+  }
+  return all;
+}
+
+struct State {
+  std::vector<float> master, moment1, moment2;
+  std::vector<uint16_t> weight;
+  explicit State(const std::vector<float>& initial)
+      : master(initial), moment1(initial.size()), moment2(initial.size()), weight(initial.size()) {}
+  AdamwArgs args(const std::vector<uint16_t>& gradient) {
+    return {gradient.data(), master.data(), moment1.data(), moment2.data(), weight.data(), master.size()};
+  }
+};
+
+std::vector<uint16_t> randomBf16(size_t count, unsigned seed, float scale) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) {
+    value = toBf16(normal(engine));
+  }
+  return values;
+}
+
+TEST(Bf16, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(toBf16(1.0f), 0x3f80);
+  EXPECT_EQ(toBf16(1.0f + 0x1p-8f), 0x3f80);             // a tie goes to the even neighbour below
+  EXPECT_EQ(toBf16(1.0f + 3 * 0x1p-8f), 0x3f82);         // and above
+  EXPECT_EQ(toBf16(1.0f + 0x1p-8f + 0x1p-20f), 0x3f81);  // just above a tie
+  EXPECT_EQ(toBf16(std::numeric_limits<float>::max()), 0x7f80);
+  EXPECT_EQ(toBf16(-std::numeric_limits<float>::infinity()), 0xff80);
+  EXPECT_TRUE(std::isnan(fromBf16(toBf16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isnan(fromBf16(toBf16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+// AdamW as published, element by element in fp64.
+void referenceAdamw(const AdamwSettings& s, double lr, int step, double scale, bool decays,
+                    const std::vector<uint16_t>& gradient, std::vector<double>& w, std::vector<double>& m,
+                    std::vector<double>& v) {
+  for (size_t i = 0; i < w.size(); ++i) {
+    const double g = static_cast<double>(fromBf16(gradient[i])) * scale;
+    m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
+    v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
+    const double mHat = m[i] / (1 - std::pow(s.beta1, step));
+    const double vHat = v[i] / (1 - std::pow(s.beta2, step));
+    w[i] -= lr * ((decays ? s.weightDecay * w[i] : 0) + mHat / (std::sqrt(vHat) + s.epsilon));
+  }
+}
+
+TEST(Adamw, FollowsTheReferenceInFp64) {
+  const AdamwSettings settings{0.9, 0.95, 1e-8, 0.1};
+  constexpr size_t kCount = 1003;
+  for (const Isa isa : instructionSets()) {
+    for (const bool decays : {false, true}) {
+      State state(std::vector<float>(kCount, 0.25f));
+      std::vector<double> w(kCount, 0.25), m(kCount), v(kCount);
+      for (int step = 1; step <= 20; ++step) {
+        const std::vector<uint16_t> gradient = randomBf16(kCount, static_cast<unsigned>(step), 3.0f);
+        AdamwScalars scalars = adamwScalars(settings, 1e-2, static_cast<uint64_t>(step), 1.0 / 7);
+        scalars.decayFactor = decays ? decayFactor(settings, 1e-2) : 1.0f;
+        loops(isa).adamw(scalars, state.args(gradient));
+        referenceAdamw(settings, 1e-2, step, 1.0 / 7, decays, gradient, w, m, v);
+      }
+      for (size_t i = 0; i < kCount; ++i) {
+        ASSERT_NEAR(state.master[i], w[i], 1e-5 + 1.3e-6 * std::abs(w[i])) << i;
+        ASSERT_NEAR(state.moment1[i], m[i], 1e-5 + 1.3e-6 * std::abs(m[i])) << i;
+        ASSERT_EQ(state.weight[i], toBf16(state.master[i]));
+      }
+    }
+  }
+}
+
+// tests/zero/make-adamw-fixture.py wrote it with numpy.
+TEST(Adamw, FollowsTheNumpyFixture) {
+  std::ifstream file(PEAL_ZERO_TEST_DATA "/adamw-fixture.json");
+  ASSERT_TRUE(file.is_open());
+  const nlohmann::json fixture = nlohmann::json::parse(file);
+  const AdamwSettings settings{fixture["beta1"], fixture["beta2"], fixture["epsilon"],
+                               fixture["weightDecay"]};
+  const double learningRate = fixture["learningRate"];
+  State state(fixture["initial"].get<std::vector<float>>());
+  uint64_t step = 0;
+  for (const nlohmann::json& now : fixture["steps"]) {
+    std::vector<uint16_t> gradient;
+    for (const float value : now["gradient"].get<std::vector<float>>()) {
+      gradient.push_back(toBf16(value));
+      ASSERT_EQ(fromBf16(gradient.back()), value) << "the fixture's gradients are bf16 values";
+    }
+    AdamwScalars scalars = adamwScalars(settings, learningRate, ++step, fixture["gradientScale"]);
+    scalars.decayFactor = decayFactor(settings, learningRate);
+    loops().adamw(scalars, state.args(gradient));
+    const auto expected = now["weights"].get<std::vector<double>>();
+    ASSERT_EQ(expected.size(), state.master.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(state.master[i], expected[i], 2e-6 + 1.3e-6 * std::abs(expected[i])) << step << " " << i;
+    }
+  }
+  EXPECT_EQ(step, 6u);
+}
+
+TEST(Loops, SameBitsOnEveryInstructionSet) {
+  const AdamwSettings settings{0.9, 0.999, 1e-8, 0.01};
+  constexpr size_t kCount = 4099;
+  const std::vector<uint16_t> gradient = randomBf16(kCount, 5, 1e-3f);
+  std::vector<float> initial(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    initial[i] = fromBf16(gradient[kCount - 1 - i]) * 1.2345f;
+  }
+  State reference(initial);
+  std::vector<uint16_t> sumReference(gradient);
+  for (const Isa isa : instructionSets()) {
+    State state(initial);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      AdamwScalars scalars = adamwScalars(settings, 3e-4, step, 0.37);
+      scalars.decayFactor = decayFactor(settings, 3e-4);
+      loops(isa).adamw(scalars, state.args(gradient));
+    }
+    std::vector<float> sums(kCount);
+    std::vector<uint16_t> sum(gradient), rounded(kCount);
+    loops(isa).widen(gradient.data(), sums.data(), kCount);
+    loops(isa).add(state.weight.data(), sums.data(), kCount);
+    loops(isa).addAndRound(sum.data(), sums.data(), kCount);
+    loops(isa).round(sums.data(), rounded.data(), kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      const float expected = fromBf16(gradient[i]) + fromBf16(state.weight[i]);
+      ASSERT_EQ(sums[i], expected);
+      ASSERT_EQ(rounded[i], toBf16(expected));
+      ASSERT_EQ(sum[i], toBf16(expected + fromBf16(gradient[i])));
+    }
+    if (isa == Isa::Baseline) {
+      reference = state;
+    }
+    EXPECT_EQ(state.master, reference.master) << isaName(isa);
+    EXPECT_EQ(state.moment1, reference.moment1) << isaName(isa);
+    EXPECT_EQ(state.moment2, reference.moment2) << isaName(isa);
+    EXPECT_EQ(state.weight, reference.weight) << isaName(isa);
+  }
+}
+
+double sumOfSquares(const std::vector<uint16_t>& values, Isa isa = Isa::Baseline) {
+  SquareSum sum(loops(isa));
+  sum.add(values.data(), values.size());
+  return squareSumValue(sum.limbs());
+}
+
+TEST(SquareSum, SmallCasesAreExact) {
+  EXPECT_EQ(sumOfSquares({}), 0.0);
+  EXPECT_EQ(sumOfSquares({0, 0x8000}), 0.0);
+  EXPECT_EQ(sumOfSquares({toBf16(3), toBf16(-4)}), 25.0);
+  EXPECT_EQ(sumOfSquares({0x0001}), 0x1p-266);  // the smallest subnormal
+  EXPECT_EQ(sumOfSquares({0x8001, 0x0002}), 5 * 0x1p-266);
+  EXPECT_EQ(sumOfSquares({0x0080}), 0x1p-252);  // the smallest normal
+  const double largest = fromBf16(0x7f7f);
+  EXPECT_EQ(sumOfSquares(std::vector<uint16_t>(1000, 0x7f7f)), 1000 * (largest * largest));
+}
+
+// One huge and many tiny values: the tiny ones alone would round away in fp64.
+TEST(SquareSum, NothingIsLostBesideALargeValue) {
+  std::vector<uint16_t> values(1 << 12, toBf16(0x1p-40f));  // squares sum to 2^-68
+  values.push_back(toBf16(1.0f));
+  SquareSum all;
+  all.add(values.data(), values.size());
+  SquareSum one;
+  one.add(values.data() + (1 << 12), 1);
+  std::array<int64_t, kSquareLimbs> rest = all.limbs();
+  for (size_t i = 0; i < kSquareLimbs; ++i) {
+    rest[i] -= one.limbs()[i];
+  }
+  EXPECT_EQ(squareSumValue(rest), 0x1p-68);
+}
+
+TEST(SquareSum, SameBitsHoweverItIsDividedAndOrdered) {
+  std::vector<uint16_t> values = randomBf16(100'003, 11, 1.0f);
+  for (size_t i = 0; i < values.size(); i += 7) {
+    values[i] = toBf16(fromBf16(values[i]) * 1e-12f);  // blocks with a wide span of exponents
+  }
+  for (size_t i = 40'000; i < 60'000; ++i) {
+    values[i] = 0;
+  }
+  const double expected = sumOfSquares(values);
+  long double plain = 0;
+  for (const uint16_t value : values) {
+    plain += static_cast<long double>(fromBf16(value)) * fromBf16(value);
+  }
+  EXPECT_NEAR(expected / static_cast<double>(plain), 1, 1e-14);
+  for (const Isa isa : instructionSets()) {
+    EXPECT_EQ(sumOfSquares(values, isa), expected) << isaName(isa);
+  }
+  for (const size_t piece : {1u, 127u, 128u, 129u, 5000u}) {
+    std::array<int64_t, kSquareLimbs> limbs{};
+    for (size_t begin = 0; begin < values.size(); begin += piece) {
+      SquareSum part;
+      part.add(values.data() + begin, std::min(piece, values.size() - begin));
+      const std::array<int64_t, kSquareLimbs> partLimbs = part.limbs();
+      for (size_t i = 0; i < kSquareLimbs; ++i) {
+        limbs[i] += partLimbs[i];
+      }
+    }
+    EXPECT_EQ(squareSumValue(limbs), expected) << piece;
+  }
+  std::shuffle(values.begin(), values.end(), std::mt19937(3));
+  EXPECT_EQ(sumOfSquares(values), expected);
+}
+
+TEST(SquareSum, FindsInfiniteAndNanAnywhere) {
+  for (const uint16_t bad : {uint16_t{0x7f80}, uint16_t{0xff80}, uint16_t{0x7fc0}, uint16_t{0xff81}}) {
+    for (const size_t at : {0u, 127u, 128u, 300u}) {
+      std::vector<uint16_t> values = randomBf16(301, 2, 1.0f);
+      SquareSum clean;
+      clean.add(values.data(), values.size());
+      EXPECT_EQ(clean.nonFinite(), 0);
+      values[at] = bad;
+      SquareSum sum;
+      sum.add(values.data(), values.size());
+      EXPECT_EQ(sum.nonFinite(), 1) << std::hex << bad << " at " << at;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace peal::zero
