@@ -1,0 +1,255 @@
+// The C entry points of zero.h: null checks, the last error's sentence, and the barrier that no exception
+// passes. Everything else is the engine's and the planner's.
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "lib/base/log.h"
+#include "lib/zero/engine.h"
+#include "lib/zero/planner.h"
+#include "peal/zero.h"
+
+struct pealZero {
+  std::unique_ptr<peal::zero::Engine> engine;
+  std::string lastError;
+};
+
+namespace peal::zero {
+namespace {
+
+thread_local std::string threadError;
+
+pealResult_t fail(pealZero_t zero, const char* function, const Error& error) {
+  std::string& last = zero != nullptr ? zero->lastError : threadError;
+  last = fmt::format("{}: {}", function, error.message);
+  log(LogLevel::Error, last);
+  return error.code;
+}
+
+// Runs body, which returns a Result, and turns what goes wrong into a code.
+template <class Body>
+pealResult_t guard(pealZero_t zero, const char* function, Body body) {
+  try {
+    const auto result = body();
+    return result ? pealSuccess : fail(zero, function, result.error());
+  } catch (const std::bad_alloc&) {
+    return fail(zero, function, {pealSystemError, "out of memory"});
+  } catch (const std::exception& exception) {
+    return fail(zero, function, {pealInternalError, exception.what()});
+  }
+}
+
+Error nullArgument(const char* name) { return {pealInvalidArgument, fmt::format("{} is NULL", name)}; }
+
+// The same for functions of an engine. pointer: an argument that must not be null, called `name`.
+template <class Body>
+pealResult_t call(pealZero_t zero, const char* function, const void* pointer, const char* name, Body body) {
+  if (zero == nullptr) {
+    return fail(nullptr, function, nullArgument("zero"));
+  }
+  if (pointer == nullptr) {
+    return fail(zero, function, nullArgument(name));
+  }
+  return guard(zero, function, [&] { return body(*zero->engine); });
+}
+
+template <class Body>
+pealResult_t call(pealZero_t zero, const char* function, Body body) {
+  return call(zero, function, zero, "zero", body);
+}
+
+// Stores a value that a Result holds.
+template <class T, class U>
+Result<void> store(const Result<T>& result, U* to) {
+  PEAL_TRY(result);
+  *to = *result;
+  return {};
+}
+
+Result<void> checkPass(pealZeroPass_t pass) {
+  if (pass != pealZeroForward && pass != pealZeroBackward) {
+    return Error{pealInvalidArgument,
+                 fmt::format("the pass is {}, neither forward (0) nor backward (1)", static_cast<int>(pass))};
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace peal::zero
+
+using namespace peal::zero;  // NOLINT(google-build-using-namespace): this file is the face of that namespace
+using peal::Error;
+using peal::Result;
+
+extern "C" {
+
+pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOptions_t* options) {
+  return guard(nullptr, __func__, [&]() -> Result<void> {
+    if (zero == nullptr || comm == nullptr || options == nullptr) {
+      return nullArgument(zero == nullptr ? "zero" : comm == nullptr ? "comm" : "options");
+    }
+    *zero = nullptr;
+    Result<std::unique_ptr<Engine>> engine = Engine::make(comm, *options);
+    if (!engine) {
+      return engine.error();
+    }
+    *zero = new pealZero{std::move(*engine), {}};
+    return {};
+  });
+}
+
+pealResult_t pealZeroDestroy(pealZero_t zero) {
+  delete zero;
+  return pealSuccess;
+}
+
+const char* pealZeroGetLastError(pealZero_t zero) {
+  return zero != nullptr ? zero->lastError.c_str() : threadError.c_str();
+}
+
+pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t elements, int unit,
+                                  pealZeroDecay_t decay, int* id) {
+  return call(zero, __func__, name, "name", [&](Engine& engine) -> Result<void> {
+    const Result<int> added = engine.addParameter(name, elements, unit, decay);
+    PEAL_TRY(added);
+    if (id != nullptr) {
+      *id = *added;
+    }
+    return {};
+  });
+}
+
+pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.keepUnit(unit); });
+}
+
+pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values) {
+  return call(zero, __func__, values, "values",
+              [&](Engine& engine) { return engine.setInitial(id, values); });
+}
+
+pealResult_t pealZeroSeal(pealZero_t zero) {
+  return call(zero, __func__, [](Engine& engine) { return engine.seal(); });
+}
+
+pealResult_t pealZeroUnitEnter(pealZero_t zero, int unit, pealZeroPass_t pass) {
+  return call(zero, __func__, [&](Engine& engine) -> Result<void> {
+    PEAL_TRY(checkPass(pass));
+    return engine.enter(unit, pass);
+  });
+}
+
+pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_t pass) {
+  return call(zero, __func__, [&](Engine& engine) -> Result<void> {
+    PEAL_TRY(checkPass(pass));
+    return engine.leave(unit, pass);
+  });
+}
+
+pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights) {
+  return call(zero, __func__, weights, "weights",
+              [&](Engine& engine) { return store(engine.weights(id), weights); });
+}
+
+pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient) {
+  return call(zero, __func__, gradient, "gradient",
+              [&](Engine& engine) { return store(engine.gradient(id), gradient); });
+}
+
+pealResult_t pealZeroGradientReady(pealZero_t zero, int id) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.gradientReady(id); });
+}
+
+pealResult_t pealZeroEndMicroBatch(pealZero_t zero) {
+  return call(zero, __func__, [](Engine& engine) { return engine.endMicroBatch(); });
+}
+
+pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTokens,
+                          pealZeroReport_t* report) {
+  return call(zero, __func__, [&](Engine& engine) -> Result<void> {
+    const Result<pealZeroReport_t> made = engine.step(learningRate, localTokens);
+    PEAL_TRY(made);
+    if (report != nullptr) {
+      *report = *made;
+    }
+    return {};
+  });
+}
+
+pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values) {
+  return call(zero, __func__, values, "values", [&](Engine& engine) -> Result<void> {
+    if (tensor < pealZeroMaster || tensor > pealZeroWeight) {
+      return Error{pealInvalidArgument, fmt::format("there is no tensor {}", static_cast<int>(tensor))};
+    }
+    return engine.read(id, tensor, values);
+  });
+}
+
+pealResult_t pealZeroGetCounters(pealZero_t zero, pealZeroCounters_t* counters) {
+  return call(zero, __func__, counters, "counters", [&](Engine& engine) -> Result<void> {
+    *counters = engine.counters();
+    return {};
+  });
+}
+
+pealResult_t pealZeroGetComm(pealZero_t zero, pealComm_t* comm) {
+  return call(zero, __func__, comm, "comm", [&](Engine& engine) -> Result<void> {
+    *comm = engine.comm();
+    return {};
+  });
+}
+
+pealResult_t pealZeroGetMemory(pealZero_t zero, const pealZeroArena_t** arenas, size_t* count) {
+  return call(zero, __func__, arenas, "arenas", [&](Engine& engine) -> Result<void> {
+    if (count == nullptr) {
+      return nullArgument("count");
+    }
+    const Result<std::span<const pealZeroArena_t>> memory = engine.memory();
+    PEAL_TRY(memory);
+    *arenas = memory->data();
+    *count = memory->size();
+    return {};
+  });
+}
+
+pealResult_t pealZeroParameterCount(pealZero_t zero, int* count) {
+  return call(zero, __func__, count, "count", [&](Engine& engine) -> Result<void> {
+    *count = static_cast<int>(engine.parameters().size());
+    return {};
+  });
+}
+
+pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, const char** name, uint64_t* elements,
+                                   int* unit) {
+  return call(zero, __func__, [&](Engine& engine) -> Result<void> {
+    const auto parameters = engine.parameters();
+    if (id < 0 || static_cast<size_t>(id) >= parameters.size()) {
+      return Error{pealInvalidArgument,
+                   fmt::format("there is no parameter {}: {} are registered, from 0", id, parameters.size())};
+    }
+    const Parameter& parameter = parameters[static_cast<size_t>(id)];
+    if (name != nullptr) {
+      *name = parameter.name.c_str();
+    }
+    if (elements != nullptr) {
+      *elements = parameter.elements;
+    }
+    if (unit != nullptr) {
+      *unit = parameter.unit;
+    }
+    return {};
+  });
+}
+
+pealResult_t pealZeroPlan(const pealZeroPlanInput_t* input, pealZeroPlan_t* plan) {
+  return guard(nullptr, __func__, [&]() -> Result<void> {
+    if (input == nullptr || plan == nullptr) {
+      return nullArgument(input == nullptr ? "input" : "plan");
+    }
+    return store(makePlan(*input), plan);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,94 @@
+// The engine of one rank: life cycle, the order of calls, the step. Its parts do the work: Weights, Gradients
+// and Optimizer hold the arenas, Collectives communicates, Layout says where things lie.
+//
+// Called by api.cpp, one thread at a time. Usage errors of this rank leave the engine as it was; a failed
+// collective, or ranks that disagree, break it for good.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/zero/collectives.h"
+#include "lib/zero/gradients.h"
+#include "lib/zero/model.h"
+#include "lib/zero/norm.h"
+#include "lib/zero/optimizer.h"
+#include "lib/zero/weights.h"
+
+namespace peal::zero {
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> make(pealComm_t comm, const pealZeroOptions_t& options);
+  // In the middle of a step, or broken: aborts, so that no rank waits for this one.
+  ~Engine();
+
+  Result<int> addParameter(const char* name, uint64_t elements, int unit, pealZeroDecay_t decay);
+  Result<void> keepUnit(int unit);
+  Result<void> setInitial(int id, const float* values);
+  Result<void> seal();
+
+  Result<void> enter(int unit, pealZeroPass_t pass);
+  Result<void> leave(int unit, pealZeroPass_t pass);
+  Result<const uint16_t*> weights(int id);
+  Result<uint16_t*> gradient(int id);
+  Result<void> gradientReady(int id);
+  Result<void> endMicroBatch();
+  Result<pealZeroReport_t> step(double learningRate, uint64_t localTokens);
+
+  Result<void> read(int id, pealZeroTensor_t tensor, float* values);
+  Result<std::span<const pealZeroArena_t>> memory() const;
+  pealZeroCounters_t counters() const;
+  pealComm_t comm() const { return collectives_->comm(); }
+  std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
+
+ private:
+  Engine(const pealZeroOptions_t& options, std::unique_ptr<Collectives> collectives);
+
+  Result<void> checkUsable() const;
+  Result<void> checkSealed() const;
+  Result<size_t> parameterIndex(int id) const;
+  Result<size_t> unitIndex(int unit) const;
+
+  // seal()
+  void makeModel();
+  Result<void> allocate();
+  Result<void> agree(const Result<void>& prepared);
+  uint64_t digestOptions() const;
+  uint64_t digestParameters() const;
+  Result<void> broadcastInitial();
+
+  // step()
+  struct Totals {
+    double squares;
+    bool nonFinite;
+    uint64_t tokens;
+  };
+  Result<Totals> addUpRanks(double learningRate, uint64_t localTokens);
+  Result<void> update(double learningRate, double gradientScale);
+
+  pealZeroOptions_t options_;
+  std::vector<Parameter> registered_;
+  std::vector<bool> kept_;             // per unit
+  std::vector<const float*> initial_;  // per parameter, until seal
+  bool sealed_ = false;
+  std::optional<Error> rejected_;  // the ranks disagree
+
+  // Destroyed in reverse: communication ends before the memory that it uses goes.
+  Model model_;
+  Weights weights_;
+  Gradients gradients_;
+  Optimizer optimizer_;
+  ArenaList memory_;
+  std::array<int64_t, kSquareLimbs + 4> control_{};  // of the step's small all-reduce
+  std::unique_ptr<Collectives> collectives_;
+
+  uint64_t updates_ = 0;
+  uint64_t steps_ = 0;
+  double communicationBefore_ = 0, waitBefore_ = 0;  // at the end of the last step
+};
+
+}  // namespace peal::zero

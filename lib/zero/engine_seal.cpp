@@ -1,0 +1,231 @@
+// pealZeroSeal: lay out, allocate, agree, and give every rank rank 0's values.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "lib/zero/engine.h"
+#include "lib/zero/planner.h"
+
+namespace peal::zero {
+namespace {
+
+// FNV-1a, 64 bits: ranks compare it, nobody attacks it.
+class Digest {
+ public:
+  void add(uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      addByte(static_cast<uint8_t>(value >> (8 * byte)));
+    }
+  }
+  void add(double value) { add(std::bit_cast<uint64_t>(value)); }
+  void add(const std::string& text) {
+    add(uint64_t{text.size()});
+    for (const char character : text) {
+      addByte(static_cast<uint8_t>(character));
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void addByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+// What a rank tells the others before anything else is sent.
+struct Statement {
+  uint64_t options, parameters;
+  uint64_t problem;  // 0: none; else its pealResult_t
+};
+static_assert(sizeof(Statement) == 3 * sizeof(uint64_t));
+
+constexpr int kGatheredUnits = 3;  // stage 3: one held open around the others, one in use, one on its way
+constexpr int kBucketSlots = 2;    // stage 2: one being written, one being reduced
+constexpr int kGradientUnits = 3;  // stage 3: as for gathered units, the last being reduced
+constexpr uint64_t kStagingElements = uint64_t{1} << 20;
+
+std::string listOf(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+Result<void> Engine::seal() {
+  PEAL_TRY(checkUsable());
+  if (sealed_) {
+    return Error{pealInvalidUsage, "the engine is sealed already"};
+  }
+  makeModel();
+  // A rank that cannot go on still takes part in the agreement: the others learn of it at once.
+  const Result<void> agreed = agree(allocate());
+  if (!agreed) {
+    if (!rejected_) {
+      rejected_ = agreed.error();
+    }
+    return agreed;
+  }
+  PEAL_TRY(broadcastInitial());
+  sealed_ = true;
+  return {};
+}
+
+void Engine::makeModel() {
+  std::vector<Parameter> parameters = registered_;
+  model_.layout = makeLayout(std::move(parameters), kept_, options_.stage, collectives_->ranks(),
+                             collectives_->rank(), options_.bucketBytes);
+  const Layout& layout = model_.layout;
+  model_.options = options_;
+  const auto units = static_cast<int>(std::min<size_t>(layout.units.size(), 4096));
+  const auto buckets = static_cast<int>(std::min<size_t>(layout.buckets.size(), 64));
+  if (options_.unitSlots == 0) {
+    const auto kept = static_cast<int>(std::count(kept_.begin(), kept_.end(), true));
+    model_.options.unitSlots = std::min(units, kGatheredUnits + kept);
+  }
+  if (options_.bucketSlots == 0) {
+    model_.options.bucketSlots = std::min(buckets, options_.stage == 3 ? kGradientUnits : kBucketSlots);
+  }
+
+  pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
+  input.parameters = layout.elements;
+  input.ranks = collectives_->ranks();
+  input.rank = collectives_->rank();
+  input.microBatches = options_.microBatches;
+  input.reduceEachMicroBatch = options_.reduceEachMicroBatch;
+  input.bucketElements = layout.largestBucket;
+  input.bucketSlots = model_.options.bucketSlots;
+  input.units = layout.units.size();
+  input.unitElements = layout.largestUnit;
+  input.unitSlots = model_.options.unitSlots;
+  input.unitGradientSlots = model_.options.bucketSlots;
+  model_.plan = planMemory(input, options_.stage, input.ranks, input.rank);
+}
+
+Result<void> Engine::allocate() {
+  if (registered_.empty()) {
+    return Error{pealInvalidUsage, "the engine has no parameters: call pealZeroAddParameter"};
+  }
+  try {
+    PEAL_TRY(weights_.allocate(model_, *collectives_));
+    PEAL_TRY(gradients_.allocate(model_, *collectives_));
+    PEAL_TRY(optimizer_.allocate(model_));
+  } catch (const std::bad_alloc&) {
+    return Error{pealSystemError, "out of memory for the engine's tables"};
+  }
+  weights_.describeMemory(memory_);
+  gradients_.describeMemory(memory_);
+  optimizer_.describeMemory(memory_);
+  const auto missing = std::find(initial_.begin(), initial_.end(), nullptr);
+  if (collectives_->rank() == 0 && missing != initial_.end()) {
+    const auto id = static_cast<size_t>(missing - initial_.begin());
+    return Error{pealInvalidUsage, fmt::format("parameter {} (\"{}\") has no first values: call "
+                                               "pealZeroSetInitial for it on rank 0",
+                                               id, registered_[id].name)};
+  }
+  return {};
+}
+
+uint64_t Engine::digestOptions() const {
+  Digest digest;
+  for (const int value :
+       {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
+        options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients)}) {
+    digest.add(static_cast<uint64_t>(value));
+  }
+  digest.add(uint64_t{options_.bucketBytes});
+  for (const double value :
+       {options_.clipNorm, options_.beta1, options_.beta2, options_.epsilon, options_.weightDecay}) {
+    digest.add(value);
+  }
+  return digest.value();
+}
+
+uint64_t Engine::digestParameters() const {
+  Digest digest;
+  for (const Parameter& parameter : registered_) {
+    digest.add(parameter.name);
+    digest.add(parameter.elements);
+    digest.add(static_cast<uint64_t>(parameter.unit));
+    digest.add(static_cast<uint64_t>(parameter.decay));
+  }
+  for (const bool kept : kept_) {
+    digest.add(uint64_t{kept ? 1u : 0u});
+  }
+  return digest.value();
+}
+
+Result<void> Engine::agree(const Result<void>& prepared) {
+  const auto ranks = static_cast<size_t>(collectives_->ranks());
+  const auto self = static_cast<size_t>(collectives_->rank());
+  std::vector<Statement> statements(ranks);
+  statements[self] = {digestOptions(), digestParameters(),
+                      prepared ? uint64_t{0} : static_cast<uint64_t>(prepared.error().code)};
+  const std::vector<size_t> counts(ranks, sizeof(Statement) / sizeof(uint64_t));
+  PEAL_TRY(collectives_->allGather(pealZeroStart, &statements[self], statements.data(), counts, pealUint64));
+  PEAL_TRY(collectives_->finish());
+  PEAL_TRY(prepared);
+
+  std::vector<int> failed, otherOptions, otherParameters;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    if (statements[rank].problem != 0) {
+      failed.push_back(static_cast<int>(rank));
+    }
+    if (statements[rank].options != statements[self].options) {
+      otherOptions.push_back(static_cast<int>(rank));
+    }
+    if (statements[rank].parameters != statements[self].parameters) {
+      otherParameters.push_back(static_cast<int>(rank));
+    }
+  }
+  if (!failed.empty()) {
+    return Error{
+        pealRemoteError,
+        fmt::format("{} cannot seal the engine; the reason stands in the error there", listOf(failed))};
+  }
+  if (!otherOptions.empty()) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{} passed other options to pealZeroCreate than this rank ({}: stage {}, {} "
+                    "micro-batches, buckets of {} bytes); all ranks pass the same",
+                    listOf(otherOptions), self, options_.stage, options_.microBatches, options_.bucketBytes)};
+  }
+  if (!otherParameters.empty()) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{} registered other parameters than this rank ({}: {} parameters, {} elements); "
+                    "names, sizes, units, decay, kept units and the order must be the same",
+                    listOf(otherParameters), self, registered_.size(), model_.layout.elements)};
+  }
+  return {};
+}
+
+// Pieces of the flat space through a staging buffer of bounded size, since no rank has room for all in fp32.
+Result<void> Engine::broadcastInitial() {
+  const Layout& layout = model_.layout;
+  std::vector<float> staging(std::min(kStagingElements, layout.largestBucket));
+  for (const Bucket& bucket : layout.buckets) {
+    for (uint64_t begin = 0; begin < bucket.elements; begin += staging.size()) {
+      const std::span<float> piece(staging.data(), std::min(staging.size(), bucket.elements - begin));
+      if (collectives_->rank() == 0) {
+        for (size_t id = bucket.first; id < bucket.end; ++id) {
+          const uint64_t parameterBegin = layout.parameters[id].begin - bucket.begin;
+          const uint64_t from = std::max(begin, parameterBegin);
+          const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
+          if (from < to) {
+            std::copy_n(initial_[id] + (from - parameterBegin), to - from, piece.data() + (from - begin));
+          }
+        }
+      }
+      PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
+      PEAL_TRY(collectives_->finish());
+      weights_.setInitial(bucket, begin, piece);
+      optimizer_.setInitial(bucket, begin, piece);
+    }
+  }
+  initial_.clear();
+  return {};
+}
+
+}  // namespace peal::zero

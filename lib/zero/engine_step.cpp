@@ -1,0 +1,164 @@
+// pealZeroStep and pealZeroRead.
+//
+// The step: wait for the reductions bucket by bucket while adding up squares; one small all-reduce of the
+// exact sum, the non-finite flag and the tokens; then AdamW bucket by bucket, each followed by the gathering
+// of its new weights. Every decision is made from the all-reduced numbers, so it is the same on every rank.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "lib/zero/bf16.h"
+#include "lib/zero/engine.h"
+
+namespace peal::zero {
+namespace {
+
+constexpr double kNormEpsilon = 1e-6;
+constexpr uint64_t kMostTokens = uint64_t{1} << 42;  // per rank and step; 2^20 ranks' sum fits in int64
+
+// Places in the control message after the limbs.
+enum Control : size_t { kNonFinite = kSquareLimbs, kTokens, kRateDigest, kRateDigestSquared };
+
+// 20 bits, so that the square times 2^20 ranks fits in int64.
+int64_t digestOf(double learningRate) {
+  const auto bits = std::bit_cast<uint64_t>(learningRate);
+  return static_cast<int64_t>((bits * 0x9e3779b97f4a7c15u) >> 44);
+}
+
+}  // namespace
+
+Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens) {
+  PEAL_TRY(checkSealed());
+  if (!(learningRate >= 0 && learningRate <= std::numeric_limits<float>::max())) {
+    return Error{pealInvalidArgument,
+                 fmt::format("the learning rate is {}; it must be finite and not negative", learningRate)};
+  }
+  if (localTokens > kMostTokens) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{} tokens on one rank are more than 2^42 in one step", localTokens)};
+  }
+  if (gradients_.microBatch() != options_.microBatches) {
+    return Error{pealInvalidUsage,
+                 fmt::format("the step has {} of {} micro-batches: call pealZeroEndMicroBatch after each",
+                             gradients_.microBatch(), options_.microBatches)};
+  }
+  if (weights_.anyOpen()) {
+    return Error{pealInvalidUsage, "the step cannot begin while a unit is open; leave all units first"};
+  }
+  weights_.forgetGathered();
+  const Result<Totals> totals = addUpRanks(learningRate, localTokens);
+  PEAL_TRY(totals);
+
+  pealZeroReport_t report{};
+  report.tokens = totals->tokens;
+  report.skipped = totals->nonFinite ? 1 : 0;
+  report.gradientNorm = totals->nonFinite ? std::numeric_limits<double>::quiet_NaN()
+                                          : std::sqrt(totals->squares) / static_cast<double>(totals->tokens);
+  report.clipFactor = 1;
+  if (options_.clipNorm > 0 && !totals->nonFinite) {
+    report.clipFactor = std::min(1.0, options_.clipNorm / (report.gradientNorm + kNormEpsilon));
+  }
+  if (!totals->nonFinite) {
+    ++updates_;
+    PEAL_TRY(update(learningRate, report.clipFactor / static_cast<double>(totals->tokens)));
+  }
+  report.step = updates_;
+  report.missingGradients = gradients_.takeMissing();
+  report.communicationSeconds = collectives_->communicationSeconds() -
+                                std::exchange(communicationBefore_, collectives_->communicationSeconds());
+  report.waitSeconds = collectives_->waitSeconds() - std::exchange(waitBefore_, collectives_->waitSeconds());
+  gradients_.beginStep();
+  ++steps_;
+  return report;
+}
+
+Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTokens) {
+  SquareSum squares;
+  for (size_t bucket = 0; bucket < model_.layout.buckets.size(); ++bucket) {
+    PEAL_TRY(gradients_.waitReduced(bucket));
+    squares.add(gradients_.block(bucket), model_.layout.buckets[bucket].ownElements);
+  }
+  const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
+  std::copy(limbs.begin(), limbs.end(), control_.begin());
+  const int64_t rate = digestOf(learningRate);
+  control_[kNonFinite] = squares.nonFinite();
+  control_[kTokens] = static_cast<int64_t>(localTokens);
+  control_[kRateDigest] = rate;
+  control_[kRateDigestSquared] = rate * rate;
+  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64));
+  PEAL_TRY(collectives_->finish());
+
+  // Equal on all ranks exactly if the variance is zero.
+  const auto sum = static_cast<__int128>(control_[kRateDigest]);
+  if (sum * sum != static_cast<__int128>(control_[kRateDigestSquared]) * collectives_->ranks()) {
+    rejected_ = Error{pealInvalidUsage,
+                      fmt::format("the ranks passed different learning rates to step {}; rank {} passed {}",
+                                  steps_ + 1, collectives_->rank(), learningRate)};
+    return *rejected_;
+  }
+  if (control_[kTokens] == 0) {
+    rejected_ =
+        Error{pealInvalidArgument,
+              fmt::format("no rank had a token in step {}: the mean gradient is not defined", steps_ + 1)};
+    return *rejected_;
+  }
+  return Totals{squareSumValue({control_.data(), kSquareLimbs}), control_[kNonFinite] != 0,
+                static_cast<uint64_t>(control_[kTokens])};
+}
+
+// In the order in which the next forward pass needs the weights: the last bucket has the first parameters.
+Result<void> Engine::update(double learningRate, double gradientScale) {
+  optimizer_.beginUpdate(learningRate, updates_, gradientScale);
+  for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
+    optimizer_.update(bucket, gradients_.owned(bucket), weights_.owned(bucket));
+    PEAL_TRY(weights_.gatherUpdated(bucket));
+  }
+  return {};
+}
+
+// ---- read
+// ---------------------------------------------------------------------------------------------------
+
+Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
+  PEAL_TRY(checkSealed());
+  const Result<size_t> index = parameterIndex(id);
+  PEAL_TRY(index);
+  if (weights_.anyOpen() || gradients_.anyHandedOver()) {
+    return Error{pealInvalidUsage,
+                 "values are read between steps: all units left, and no gradient handed over"};
+  }
+  const Parameter& parameter = model_.layout.parameters[*index];
+  const Bucket& bucket = model_.layout.buckets[parameter.bucket];
+  // The blocks of the ranks follow each other in the bucket, so each rank's part of the parameter is one
+  // stretch, and the parts in rank order are the parameter.
+  const uint64_t begin = parameter.begin - bucket.begin;
+  std::vector<size_t> counts(bucket.counts.size());
+  uint64_t blockBegin = 0;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const uint64_t blockEnd = blockBegin + bucket.counts[rank];
+    const uint64_t from = std::max(begin, blockBegin);
+    const uint64_t to = std::min(begin + parameter.elements, blockEnd);
+    counts[rank] = from < to ? to - from : 0;
+    blockBegin = blockEnd;
+  }
+  if (tensor == pealZeroWeight) {
+    std::vector<uint16_t> rounded(parameter.elements);
+    PEAL_TRY(weights_.read(parameter.bucket, parameter.begin, counts, rounded.data()));
+    std::transform(rounded.begin(), rounded.end(), values, fromBf16);
+    return {};
+  }
+  const Owned part = model_.owned(bucket);
+  const float* state = optimizer_.state(tensor, bucket);
+  if (model_.stage() == 0) {
+    std::copy_n(state + begin, parameter.elements, values);
+    return {};
+  }
+  const uint64_t skipped = std::min(begin - std::min(begin, part.begin), part.elements);
+  PEAL_TRY(collectives_->allGather(pealZeroInspect, state + skipped, values, counts, pealFloat32));
+  return collectives_->finish();
+}
+
+}  // namespace peal::zero

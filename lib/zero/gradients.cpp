@@ -1,0 +1,250 @@
+#include "lib/zero/gradients.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/zero/loops.h"
+
+namespace peal::zero {
+namespace {
+
+constexpr uint64_t kGradientBytes = 2;
+constexpr uint64_t kSumBytes = 4;
+
+}  // namespace
+
+Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
+  model_ = &model;
+  collectives_ = &collectives;
+  const Layout& layout = model.layout;
+  const bool full = model.stage() <= 1;
+  PEAL_TRY(gradients_.allocate("gradients", pealZeroModelState, ArenaMemory::Shared,
+                               (full ? layout.elements : layout.shardElements) * kGradientBytes,
+                               model.plan.gradients));
+  if (!full) {
+    slots_.resize(static_cast<size_t>(model.options.bucketSlots));
+    PEAL_TRY(buffers_.allocate("gradient buffers", pealZeroWorking, ArenaMemory::Shared,
+                               slots_.size() * layout.largestBucket * kGradientBytes,
+                               model.plan.gradientBuffers));
+  }
+  if (model.options.microBatches > 1) {
+    const bool all = model.addsUpLocally() || model.stage() == 0;
+    PEAL_TRY(accumulation_.allocate("accumulation", pealZeroWorking, ArenaMemory::Private,
+                                    (all ? layout.elements : layout.shardElements) * kSumBytes,
+                                    model.plan.accumulation));
+  }
+  states_.assign(layout.parameters.size(), State::Idle);
+  buckets_.resize(layout.buckets.size());
+  if (model.addsUpReduced()) {
+    for (const Bucket& bucket : layout.buckets) {
+      const Owned part = model.owned(bucket);
+      sums_.push_back({reducedPart(bucket), accumulation_.as<float>() + part.state, part.elements});
+    }
+  }
+  return {};
+}
+
+void Gradients::describeMemory(ArenaList& list) const {
+  describe(gradients_, list);
+  describe(accumulation_, list);
+  describe(buffers_, list);
+}
+
+// ---- one gradient ---------------------------------------------------------------------------------------
+
+Result<uint16_t*> Gradients::destination(size_t id) {
+  const Parameter& parameter = model_->layout.parameters[id];
+  if (states_[id] == State::Ready) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("the gradient of parameter {} (\"{}\") was handed over already in this micro-batch", id,
+                    parameter.name)};
+  }
+  if (slots_.empty()) {
+    // Its reduction in the micro-batch before may still run.
+    PEAL_TRY(collectives_->wait(buckets_[parameter.bucket].done));
+  } else if (buckets_[parameter.bucket].slot < 0) {
+    PEAL_TRY(takeSlot(parameter.bucket));
+  }
+  states_[id] = State::Asked;
+  return address(parameter);
+}
+
+uint16_t* Gradients::address(const Parameter& parameter) const {
+  if (slots_.empty()) {
+    return gradients_.as<uint16_t>() + parameter.begin;
+  }
+  const auto slot = static_cast<uint64_t>(buckets_[parameter.bucket].slot);
+  return buffers_.as<uint16_t>() + slot * model_->layout.largestBucket +
+         (parameter.begin - model_->layout.buckets[parameter.bucket].begin);
+}
+
+Result<void> Gradients::takeSlot(size_t bucket) {
+  auto best = slots_.end();
+  for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
+    if (!slot->taken && (best == slots_.end() || slot->launchedAt < best->launchedAt)) {
+      best = slot;
+    }
+  }
+  if (best == slots_.end()) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be "
+                    "reduced is bucket {} of {}, with {} of its {} parameters ready), so bucket {} has "
+                    "none; hand gradients over in about the reverse order of registration, or raise "
+                    "bucketSlots",
+                    slots_.size(), nextLaunch_, buckets_.size(),
+                    nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
+                    nextLaunch_ < buckets_.size()
+                        ? model_->layout.buckets[nextLaunch_].end - model_->layout.buckets[nextLaunch_].first
+                        : 0,
+                    bucket)};
+  }
+  PEAL_TRY(collectives_->wait(best->reduced));
+  best->taken = true;
+  buckets_[bucket].slot = static_cast<int>(best - slots_.begin());
+  return {};
+}
+
+Result<void> Gradients::ready(size_t id) {
+  const Parameter& parameter = model_->layout.parameters[id];
+  if (states_[id] != State::Asked) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("the gradient of parameter {} (\"{}\") {} in this micro-batch", id, parameter.name,
+                    states_[id] == State::Ready ? "was handed over already"
+                                                : "was not asked for with pealZeroGradient")};
+  }
+  ++handedOver_;
+  return complete(id);
+}
+
+Result<void> Gradients::complete(size_t id) {
+  const Parameter& parameter = model_->layout.parameters[id];
+  if (model_->addsUpLocally()) {
+    addUp(parameter, address(parameter));
+  }
+  states_[id] = State::Ready;
+  ++buckets_[parameter.bucket].ready;
+  return model_->stage() == 3 ? Result<void>() : launchInOrder();
+}
+
+// fp32 over the micro-batches, rounded into the gradient at the last.
+void Gradients::addUp(const Parameter& parameter, uint16_t* values) {
+  float* sums = accumulation_.as<float>() + parameter.begin;
+  if (isLastMicroBatch()) {
+    loops().addAndRound(values, sums, parameter.elements);
+  } else if (microBatch_ == 0) {
+    loops().widen(values, sums, parameter.elements);
+  } else {
+    loops().add(values, sums, parameter.elements);
+  }
+}
+
+Result<void> Gradients::fillMissing(size_t first, size_t end) {
+  for (size_t id = end; id-- > first;) {
+    if (states_[id] == State::Ready) {
+      continue;
+    }
+    const Parameter& parameter = model_->layout.parameters[id];
+    if (model_->options.missingGradients == pealZeroMissingIsError) {
+      return Error{pealInvalidUsage,
+                   fmt::format("parameter {} (\"{}\") of unit {} got no gradient in micro-batch {}, and "
+                               "missingGradients asks for an error; call pealZeroGradientReady for it",
+                               id, parameter.name, parameter.unit, microBatch_)};
+    }
+    const Result<uint16_t*> values = destination(id);
+    PEAL_TRY(values);
+    std::fill_n(*values, parameter.elements, uint16_t{0});
+    ++missing_;
+    PEAL_TRY(complete(id));
+  }
+  return {};
+}
+
+// ---- a bucket -------------------------------------------------------------------------------------------
+
+Result<void> Gradients::launchInOrder() {
+  if (model_->addsUpLocally() && !isLastMicroBatch()) {
+    return {};
+  }
+  while (nextLaunch_ < buckets_.size()) {
+    const Bucket& bucket = model_->layout.buckets[nextLaunch_];
+    if (buckets_[nextLaunch_].ready < bucket.end - bucket.first) {
+      break;
+    }
+    PEAL_TRY(launch(nextLaunch_));
+    ++nextLaunch_;
+  }
+  return {};
+}
+
+Result<void> Gradients::reduceUnit(size_t unit) { return launch(buckets_.size() - 1 - unit); }
+
+Result<void> Gradients::launch(size_t index) {
+  const Bucket& bucket = model_->layout.buckets[index];
+  BucketState& state = buckets_[index];
+  if (model_->stage() == 0) {
+    PEAL_TRY(collectives_->allReduce(pealZeroAllReduce, gradients_.as<uint16_t>() + bucket.begin,
+                                     bucket.elements, pealBfloat16));
+  } else {
+    const uint16_t* from = address(model_->layout.parameters[bucket.first]);
+    PEAL_TRY(collectives_->reduceScatter(pealZeroReduceScatter, from, reducedPart(bucket), bucket.counts,
+                                         pealBfloat16));
+  }
+  if (state.slot >= 0) {
+    Slot& slot = slots_[static_cast<size_t>(std::exchange(state.slot, -1))];
+    slot.taken = false;
+    slot.launchedAt = ++launches_;
+    PEAL_TRY(collectives_->record(slot.reduced));
+  }
+  if (model_->addsUpReduced()) {
+    void (*const first)(void*) = [](void* argument) {
+      const auto& sum = *static_cast<Sum*>(argument);
+      loops().widen(sum.values, sum.sums, sum.count);
+    };
+    void (*const middle)(void*) = [](void* argument) {
+      const auto& sum = *static_cast<Sum*>(argument);
+      loops().add(sum.values, sum.sums, sum.count);
+    };
+    void (*const last)(void*) = [](void* argument) {
+      const auto& sum = *static_cast<Sum*>(argument);
+      loops().addAndRound(sum.values, sum.sums, sum.count);
+    };
+    PEAL_TRY(collectives_->run(isLastMicroBatch() ? last : microBatch_ == 0 ? first : middle, &sums_[index]));
+  }
+  return collectives_->record(state.done);
+}
+
+void Gradients::endMicroBatch() {
+  std::fill(states_.begin(), states_.end(), State::Idle);
+  for (BucketState& bucket : buckets_) {
+    bucket.ready = 0;
+  }
+  nextLaunch_ = 0;
+  handedOver_ = 0;
+  ++microBatch_;
+}
+
+// ---- what came out ----------------------------------------------------------------------------------------
+
+uint16_t* Gradients::reducedPart(const Bucket& bucket) const {
+  switch (model_->stage()) {
+    case 0:
+      return gradients_.as<uint16_t>() + bucket.begin;
+    case 1:
+      return gradients_.as<uint16_t>() + bucket.begin + bucket.ownBegin;
+    default:
+      return gradients_.as<uint16_t>() + bucket.shardBegin;
+  }
+}
+
+const uint16_t* Gradients::owned(size_t bucket) const { return reducedPart(model_->layout.buckets[bucket]); }
+
+const uint16_t* Gradients::block(size_t bucket) const {
+  return owned(bucket) + (model_->stage() == 0 ? model_->layout.buckets[bucket].ownBegin : 0);
+}
+
+}  // namespace peal::zero

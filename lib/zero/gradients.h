@@ -1,0 +1,94 @@
+// Gradients of one micro-batch after another: where the caller writes them, when a bucket is complete, its
+// reduction, and the sum over micro-batches.
+//
+// Stages 0 and 1 have room for all gradients; a bucket is reduced where it lies. Stages 2 and 3 have a few
+// buffers of a bucket each and this rank's shard; a bucket takes a buffer when its first gradient is asked
+// for, and gives it back when it has been reduced into the shard. Buckets are reduced in their order (at
+// stage 3: in the order in which units are left, which is the same on every rank).
+//
+// Several micro-batches are added up in fp32 and rounded once at the end, either before the reduction on the
+// caller's thread (Model::addsUpLocally) or after it on the stream (addsUpReduced).
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lib/zero/arena.h"
+#include "lib/zero/collectives.h"
+#include "lib/zero/model.h"
+
+namespace peal::zero {
+
+class Gradients {
+ public:
+  Result<void> allocate(const Model& model, Collectives& collectives);
+  void describeMemory(ArenaList& list) const;
+
+  // Of the running micro-batch.
+  Result<uint16_t*> destination(size_t id);
+  Result<void> ready(size_t id);
+  // All gradients of parameters [first, end) that are not ready become zeros.
+  Result<void> fillMissing(size_t first, size_t end);
+  // Stage 3: reduces the unit, whose gradients are all ready.
+  Result<void> reduceUnit(size_t unit);
+  bool isReady(size_t id) const { return states_[id] == State::Ready; }
+  // All buckets are reduced or about to be; the next micro-batch (or step) may begin.
+  void endMicroBatch();
+
+  // After the last micro-batch: waits for the bucket's reduction. The two pointers are to this rank's block
+  // of the bucket, whose squares it adds up, and to the part that it updates (the same but at stage 0).
+  Result<void> waitReduced(size_t bucket) { return collectives_->wait(buckets_[bucket].done); }
+  const uint16_t* block(size_t bucket) const;
+  const uint16_t* owned(size_t bucket) const;
+
+  bool anyHandedOver() const { return microBatch_ > 0 || handedOver_ > 0; }
+  int microBatch() const { return microBatch_; }
+  void beginStep() { microBatch_ = 0; }
+  // Counted since it was last asked.
+  uint64_t takeMissing() { return std::exchange(missing_, 0); }
+
+ private:
+  enum class State : uint8_t { Idle, Asked, Ready };
+  struct BucketState {
+    size_t ready = 0;  // parameters
+    int slot = -1;     // buffer that it holds, stages 2 and 3
+    Mark done;         // reduced, and added up
+  };
+  struct Slot {
+    bool taken = false;
+    uint64_t launchedAt = 0;  // the buffer given back longest ago is taken first
+    Mark reduced;
+  };
+  // A bucket's part of the sum over micro-batches, for the stream. Never changes.
+  struct Sum {
+    uint16_t* values;
+    float* sums;
+    size_t count;
+  };
+
+  Result<void> takeSlot(size_t bucket);
+  Result<void> complete(size_t id);
+  void addUp(const Parameter& parameter, uint16_t* values);
+  Result<void> launch(size_t bucket);
+  Result<void> launchInOrder();
+  uint16_t* reducedPart(const Bucket& bucket) const;
+  uint16_t* address(const Parameter& parameter) const;
+  bool isLastMicroBatch() const { return microBatch_ + 1 == model_->options.microBatches; }
+
+  const Model* model_ = nullptr;
+  Collectives* collectives_ = nullptr;
+  Arena gradients_;     // all of them, or this rank's shard
+  Arena buffers_;       // stages 2 and 3: the slots
+  Arena accumulation_;  // more than one micro-batch
+  std::vector<State> states_;
+  std::vector<BucketState> buckets_;
+  std::vector<Slot> slots_;
+  std::vector<Sum> sums_;
+  size_t nextLaunch_ = 0;
+  uint64_t launches_ = 0;
+  int microBatch_ = 0;
+  size_t handedOver_ = 0;  // in this micro-batch
+  uint64_t missing_ = 0;
+};
+
+}  // namespace peal::zero

@@ -1,0 +1,35 @@
+// What all parts of the engine look at: the options, the layout, and which elements this rank updates.
+#pragma once
+#include "lib/zero/layout.h"
+#include "peal/zero.h"
+
+namespace peal::zero {
+
+// The part of a bucket that this rank's optimizer updates: everything at stage 0, its block at the others.
+struct Owned {
+  uint64_t begin;  // from the start of the bucket
+  uint64_t elements;
+  uint64_t state;  // where it lies in the arenas of the optimizer
+};
+
+struct Model {
+  pealZeroOptions_t options;
+  Layout layout;
+  pealZeroPlanStage_t plan;  // this rank's arenas
+
+  int stage() const { return options.stage; }
+  Owned owned(const Bucket& bucket) const {
+    if (stage() == 0) {
+      return {0, bucket.elements, bucket.begin};
+    }
+    return {bucket.ownBegin, bucket.ownElements, bucket.shardBegin};
+  }
+  // Gradients of several micro-batches are added up on this rank before they are reduced.
+  bool addsUpLocally() const {
+    return options.microBatches > 1 && stage() <= 1 && options.reduceEachMicroBatch == 0;
+  }
+  // Or after.
+  bool addsUpReduced() const { return options.microBatches > 1 && !addsUpLocally(); }
+};
+
+}  // namespace peal::zero

@@ -1,0 +1,216 @@
+#include "lib/zero/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/zero/loops.h"
+
+namespace peal::zero {
+namespace {
+
+constexpr uint64_t kWeightBytes = 2;
+
+const char* passName(pealZeroPass_t pass) { return pass == pealZeroForward ? "forward" : "backward"; }
+
+}  // namespace
+
+Result<void> Weights::allocate(const Model& model, Collectives& collectives) {
+  model_ = &model;
+  collectives_ = &collectives;
+  const Layout& layout = model.layout;
+  const bool full = model.stage() <= 2;
+  PEAL_TRY(weights_.allocate("weights", pealZeroModelState, ArenaMemory::Shared,
+                             (full ? layout.elements : layout.shardElements) * kWeightBytes,
+                             model.plan.weights));
+  if (!full) {
+    slotTaken_.assign(static_cast<size_t>(model.options.unitSlots), false);
+    PEAL_TRY(buffers_.allocate("unit buffers", pealZeroWorking, ArenaMemory::Shared,
+                               slotTaken_.size() * layout.largestUnit * kWeightBytes,
+                               model.plan.unitBuffers));
+  }
+  units_.resize(layout.units.size());
+  updated_.resize(layout.buckets.size());
+  for (std::vector<int>& next : next_) {
+    next.assign(layout.units.size(), kNone);
+  }
+  return {};
+}
+
+void Weights::describeMemory(ArenaList& list) const {
+  describe(weights_, list);
+  describe(buffers_, list);
+}
+
+void Weights::setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values) {
+  const bool full = model_->stage() <= 2;
+  const uint64_t heldBegin = full ? 0 : bucket.ownBegin;
+  const uint64_t heldEnd = full ? bucket.elements : bucket.ownBegin + bucket.ownElements;
+  const uint64_t from = std::max(begin, heldBegin);
+  const uint64_t to = std::min(begin + values.size(), heldEnd);
+  if (from < to) {
+    uint16_t* held = weights_.as<uint16_t>() + (full ? bucket.begin : bucket.shardBegin);
+    loops().round(values.data() + (from - begin), held + (from - heldBegin), to - from);
+  }
+}
+
+// ---- units ------------------------------------------------------------------------------------------------
+
+Result<void> Weights::enter(size_t unit, pealZeroPass_t pass) {
+  UnitState& state = units_[unit];
+  if (state.open) {
+    return Error{pealInvalidUsage,
+                 fmt::format("unit {} is entered ({}) while it is open ({}); leave it first", unit,
+                             passName(pass), passName(state.pass))};
+  }
+  if (model_->stage() == 3) {
+    PEAL_TRY(gather(unit));
+    learnOrder(unit, pass);
+    PEAL_TRY(prefetchAfter(unit, pass));
+    PEAL_TRY(collectives_->wait(state.gathered));
+  } else {
+    const Unit& place = model_->layout.units[unit];
+    const size_t last = model_->layout.parameters[place.first].bucket;
+    for (size_t bucket = model_->layout.parameters[place.end - 1].bucket; bucket <= last; ++bucket) {
+      PEAL_TRY(collectives_->wait(updated_[bucket]));
+    }
+  }
+  state.open = true;
+  state.pass = pass;
+  ++openUnits_;
+  return {};
+}
+
+Result<void> Weights::leave(size_t unit, pealZeroPass_t pass) {
+  UnitState& state = units_[unit];
+  if (!state.open || state.pass != pass) {
+    return Error{pealInvalidUsage,
+                 state.open ? fmt::format("unit {} is left ({}) but it was entered {}", unit, passName(pass),
+                                          passName(state.pass))
+                            : fmt::format("unit {} is left ({}) but it is not open", unit, passName(pass))};
+  }
+  state.open = false;
+  --openUnits_;
+  if (pass == pealZeroBackward || !model_->layout.units[unit].kept) {
+    free(state);
+  }
+  return {};
+}
+
+const uint16_t* Weights::weights(size_t id) const {
+  const Parameter& parameter = model_->layout.parameters[id];
+  if (model_->stage() <= 2) {
+    return weights_.as<uint16_t>() + parameter.begin;
+  }
+  const auto unit = static_cast<size_t>(parameter.unit);
+  return buffers_.as<uint16_t>() + static_cast<uint64_t>(units_[unit].slot) * model_->layout.largestUnit +
+         (parameter.begin - model_->layout.units[unit].begin);
+}
+
+// Issues the gathering of a unit that is not gathered yet.
+Result<void> Weights::gather(size_t unit) {
+  UnitState& state = units_[unit];
+  if (state.slot != kNone) {
+    return {};
+  }
+  const int slot = freeSlot();
+  if (slot == kNone) {
+    return Error{pealInvalidUsage,
+                 fmt::format("all {} unit buffers are in use ({} units are open), so unit {} cannot be "
+                             "gathered; leave units when they are done, or raise unitSlots",
+                             slotTaken_.size(), openUnits_, unit)};
+  }
+  const size_t index = model_->layout.buckets.size() - 1 - unit;
+  uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * model_->layout.largestUnit;
+  PEAL_TRY(collectives_->allGather(pealZeroAllGather, owned(index), to, model_->layout.buckets[index].counts,
+                                   pealBfloat16));
+  slotTaken_[static_cast<size_t>(slot)] = true;
+  state.slot = slot;
+  return collectives_->record(state.gathered);
+}
+
+// A pass is a run of different units entered in one direction.
+void Weights::learnOrder(size_t unit, pealZeroPass_t pass) {
+  if (lastEntered_ == kNone || lastPass_ != pass || entered_[unit]) {
+    entered_.assign(units_.size(), false);
+  } else {
+    next_[pass][static_cast<size_t>(lastEntered_)] = static_cast<int>(unit);
+  }
+  entered_[unit] = true;
+  lastEntered_ = static_cast<int>(unit);
+  lastPass_ = pass;
+}
+
+// Issues the gathering of what came next last time.
+Result<void> Weights::prefetchAfter(size_t unit, pealZeroPass_t pass) {
+  const int next = next_[pass][unit];
+  if (model_->options.prefetch == 0 || next == kNone || entered_[static_cast<size_t>(next)] ||
+      freeSlot() == kNone) {
+    return {};
+  }
+  return gather(static_cast<size_t>(next));
+}
+
+int Weights::freeSlot() const {
+  const auto found = std::find(slotTaken_.begin(), slotTaken_.end(), false);
+  return found == slotTaken_.end() ? kNone : static_cast<int>(found - slotTaken_.begin());
+}
+
+void Weights::free(UnitState& unit) {
+  if (unit.slot != kNone) {
+    slotTaken_[static_cast<size_t>(unit.slot)] = false;
+    unit.slot = kNone;
+  }
+}
+
+void Weights::forgetGathered() {
+  for (UnitState& unit : units_) {
+    if (!unit.open) {
+      free(unit);
+    }
+  }
+  lastEntered_ = kNone;
+}
+
+// ---- the step ---------------------------------------------------------------------------------------------
+
+uint16_t* Weights::owned(size_t index) const {
+  const Bucket& bucket = model_->layout.buckets[index];
+  switch (model_->stage()) {
+    case 0:
+      return weights_.as<uint16_t>() + bucket.begin;
+    case 3:
+      return weights_.as<uint16_t>() + bucket.shardBegin;
+    default:
+      return weights_.as<uint16_t>() + bucket.begin + bucket.ownBegin;
+  }
+}
+
+Result<void> Weights::gatherUpdated(size_t index) {
+  if (model_->stage() == 0 || model_->stage() == 3) {
+    return {};
+  }
+  const Bucket& bucket = model_->layout.buckets[index];
+  PEAL_TRY(collectives_->allGather(pealZeroAllGather, owned(index), weights_.as<uint16_t>() + bucket.begin,
+                                   bucket.counts, pealBfloat16));
+  return collectives_->record(updated_[index]);
+}
+
+Result<void> Weights::read(size_t index, uint64_t begin, std::span<const size_t> counts, uint16_t* values) {
+  const Bucket& bucket = model_->layout.buckets[index];
+  uint64_t count = 0;
+  for (const size_t part : counts) {
+    count += part;
+  }
+  if (model_->stage() <= 2) {
+    PEAL_TRY(collectives_->wait(updated_[index]));
+    std::copy_n(weights_.as<uint16_t>() + begin, count, values);
+    return {};
+  }
+  const uint64_t skipped = begin - std::min(begin, bucket.begin + bucket.ownBegin);
+  PEAL_TRY(collectives_->allGather(pealZeroInspect, owned(index) + std::min(skipped, bucket.ownElements),
+                                   values, counts, pealBfloat16));
+  return collectives_->finish();
+}
+
+}  // namespace peal::zero

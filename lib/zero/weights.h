@@ -1,0 +1,77 @@
+// bf16 weights: in full at stages 0 to 2, as this rank's shard and a few buffers of gathered units at
+// stage 3. Which units are open, gathering before use, freeing after, prefetch.
+//
+// At stages 1 and 2 the new weights are gathered bucket by bucket after the step, first needed first, and a
+// unit is entered when its buckets are there. At stage 3 a unit is gathered into a free buffer when it is
+// entered, or one unit earlier: while a unit computes, the unit that followed it last time in the same pass
+// is gathered. All decisions follow from the sequence of calls, so they are the same on every rank.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/zero/arena.h"
+#include "lib/zero/collectives.h"
+#include "lib/zero/model.h"
+
+namespace peal::zero {
+
+class Weights {
+ public:
+  Result<void> allocate(const Model& model, Collectives& collectives);
+  void describeMemory(ArenaList& list) const;
+
+  // The first values of `count` elements from `begin` of the bucket, rounded. What is not held is passed
+  // over.
+  void setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
+
+  Result<void> enter(size_t unit, pealZeroPass_t pass);
+  Result<void> leave(size_t unit, pealZeroPass_t pass);
+  bool isOpen(size_t unit) const { return units_[unit].open; }
+  bool isOpenFor(size_t unit, pealZeroPass_t pass) const { return isOpen(unit) && units_[unit].pass == pass; }
+  bool anyOpen() const { return openUnits_ > 0; }
+  // While its unit is open.
+  const uint16_t* weights(size_t id) const;
+
+  // Forgets gathered units that are not open, kept ones too.
+  void forgetGathered();
+
+  // The step: where a bucket's owned part goes, and its way to the other ranks.
+  uint16_t* owned(size_t bucket) const;
+  Result<void> gatherUpdated(size_t bucket);
+
+  // bf16 values of [begin, begin + count) of the flat space, inside one bucket, on every rank; waits.
+  // counts: how many of them each rank owns.
+  Result<void> read(size_t bucket, uint64_t begin, std::span<const size_t> counts, uint16_t* values);
+
+ private:
+  struct UnitState {
+    bool open = false;
+    pealZeroPass_t pass = pealZeroForward;
+    int slot = -1;  // stage 3: where it is gathered
+    Mark gathered;
+  };
+
+  Result<void> gather(size_t unit);
+  void learnOrder(size_t unit, pealZeroPass_t pass);
+  Result<void> prefetchAfter(size_t unit, pealZeroPass_t pass);
+  int freeSlot() const;
+  void free(UnitState& unit);
+
+  static constexpr int kNone = -1;
+  const Model* model_ = nullptr;
+  Collectives* collectives_ = nullptr;
+  Arena weights_;  // all of them, or this rank's shard
+  Arena buffers_;  // stage 3: the slots
+  std::vector<UnitState> units_;
+  std::vector<bool> slotTaken_;
+  std::vector<Mark> updated_;             // per bucket, stages 1 and 2
+  std::array<std::vector<int>, 2> next_;  // per pass: the unit entered after this one
+  int lastEntered_ = kNone;               // in the running pass
+  pealZeroPass_t lastPass_ = pealZeroForward;
+  std::vector<bool> entered_;  // in the running pass
+  size_t openUnits_ = 0;
+};
+
+}  // namespace peal::zero

@@ -1,0 +1,68 @@
+// Ranks as threads of the test, each with its communicator, and a small model with gradients that a formula
+// gives, so that a test knows every number without a framework.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "peal/zero.hpp"
+
+namespace peal::zero::test {
+
+// Runs body(rank, comm) on `ranks` threads. A body that throws aborts its communicator, so that the others
+// return too; the first exception is thrown again here.
+void onRanks(int ranks, const std::function<void(int rank, pealComm_t comm)>& body);
+
+struct ModelParameter {
+  uint64_t elements;
+  int unit;
+  pealZeroDecay_t decay = pealZeroDecay;
+};
+using Shape = std::vector<ModelParameter>;
+
+// A few units of uneven sizes, with zero-length, tiny and larger parameters.
+Shape unevenShape();
+
+// Element i of parameter p, first value: a fixed pattern of both signs around 0.1.
+float initialValue(size_t parameter, uint64_t element);
+
+// The gradient as a function of where it is and of the weight (bf16) that is there: so an error in a weight
+// shows in every later step. Rounded once to bf16. Depends on rank and micro-batch.
+uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
+                           uint16_t weight);
+
+// One engine trained on the synthetic gradients.
+class Trainer {
+ public:
+  Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, const Shape& shape,
+          const std::vector<int>& keptUnits = {});
+
+  // Changes a gradient before it is handed over; may be empty. Arguments: parameter, micro-batch, values.
+  std::function<void(size_t, int, uint16_t*)> tamper;
+  // Tokens of a rank, all micro-batches of a step together.
+  std::function<uint64_t(int rank)> tokens = [](int rank) { return 16 + 5 * static_cast<uint64_t>(rank); };
+  // Parameters whose gradient is not handed over.
+  std::vector<size_t> withheld;
+
+  pealZeroReport_t step(double learningRate = 1e-2);
+  // All parameters of one kind, in the order of registration, on every rank.
+  std::vector<float> read(pealZeroTensor_t tensor);
+  Engine& engine() { return engine_; }
+  uint64_t elements() const;
+
+ private:
+  void forward();
+  void backward(int microBatch);
+
+  int rank_;
+  int microBatches_;
+  Shape shape_;
+  int units_;
+  uint64_t steps_ = 0;
+  Engine engine_;
+};
+
+float widen(uint16_t bf16);
+uint16_t roundToBf16(float value);
+
+}  // namespace peal::zero::test
