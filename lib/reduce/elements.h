@@ -1,5 +1,5 @@
 // How a block of each data type is loaded into accumulators and packed again. Only for kernels_*.cpp, after
-// vectors.h and HalfConversion: everything has internal linkage.
+// vectors.h, anyNan and HalfConversion: everything has internal linkage.
 //
 // Every type has Lane (what it is reduced in), kElementBytes, kBlockBytes (memory behind the four
 // accumulators), load and pack. pack is the one place where a result is rounded. Narrow types put
@@ -8,6 +8,20 @@
 
 namespace peal {
 namespace {
+
+// The NaN of every result, 0x7fc00000 or its like. Which operand's NaN survives an addition is the compiler's
+// choice, so results keep none of them. NaN is rare enough for a branch per block.
+inline Floats oneNan(Floats x) { return x == x ? x : asFloats(Words{} + 0x7fc00000u); }
+inline Vector<double> oneNan(Vector<double> x) {
+  return x == x ? x : reinterpret_cast<Vector<double>>(Vector<uint64_t>{} + 0x7ff8000000000000u);
+}
+template <class Lane>
+inline Block<Lane> oneNan(const Block<Lane>& x) {
+  if (anyNan(x)) [[unlikely]] {
+    return {oneNan(x.a), oneNan(x.b), oneNan(x.c), oneNan(x.d)};
+  }
+  return x;
+}
 
 template <class T>
 struct Native {
@@ -28,9 +42,7 @@ struct Native {
 // fp32 and fp64.
 template <class T>
 struct NativeFloat : Native<T> {
-  static Packed pack(const Block<T>& x) {
-    return Native<T>::pack({oneNan(x.a), oneNan(x.b), oneNan(x.c), oneNan(x.d)});
-  }
+  static Packed pack(const Block<T>& x) { return Native<T>::pack(oneNan(x)); }
 };
 
 struct Bfloat16 {
@@ -43,16 +55,18 @@ struct Bfloat16 {
     const Words high = loadVector<uint32_t>(from + kVectorBytes);
     return {asFloats(low << 16), asFloats(low & kOdd), asFloats(high << 16), asFloats(high & kOdd)};
   }
-  static Packed pack(const Block<float>& x) {
+  static Packed pack(const Block<float>& values) {
+    const Block<float> x = oneNan(values);
     return {(nearest(x.a) >> 16) | (nearest(x.b) & kOdd), (nearest(x.c) >> 16) | (nearest(x.d) & kOdd)};
   }
 
  private:
   static constexpr uint32_t kOdd = 0xffff0000u;
 
-  // The result's upper half is x rounded to nearest even; the lower half is left over.
+  // The result's upper half is x rounded to nearest even; the lower half is left over. x is no NaN but
+  // oneNan.
   static Words nearest(Floats x) {
-    const Words bits = asWords(oneNan(x));
+    const Words bits = asWords(x);
     return bits + 0x7fffu + ((bits >> 16) & 1u);
   }
 };
@@ -67,9 +81,9 @@ struct Float16 {
     const Pair high = HalfConversion::widen(loadVector<uint32_t>(from + kVectorBytes));
     return {low.first, low.second, high.first, high.second};
   }
-  static Packed pack(const Block<float>& x) {
-    return {HalfConversion::narrow({oneNan(x.a), oneNan(x.b)}),
-            HalfConversion::narrow({oneNan(x.c), oneNan(x.d)})};
+  static Packed pack(const Block<float>& values) {
+    const Block<float> x = oneNan(values);
+    return {HalfConversion::narrow({x.a, x.b}), HalfConversion::narrow({x.c, x.d})};
   }
 };
 

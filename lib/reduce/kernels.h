@@ -12,10 +12,9 @@ namespace peal {
 struct KernelArgs {
   const void* const* sources;
   size_t sourceCount;
-  size_t rawSource;    // sourceCount: none
-  const void* scalar;  // one element; read only if rawSource < sourceCount
-  void* destinations[2];
-  size_t destinationCount;
+  size_t rawSource;       // sourceCount: none
+  const void* scalar;     // one element; read only if rawSource < sourceCount
+  void* destinations[2];  // the second may be null
   size_t count;
   int divideBy;  // 0: no division
   bool streaming;

@@ -16,6 +16,15 @@ inline void streamVector(void* to, const void* vector) {
 namespace peal {
 namespace {
 
+inline bool anyNan(const Block<float>& x) {
+  return _mm256_movemask_ps(
+             _mm256_or_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q), _mm256_cmp_ps(x.c, x.d, _CMP_UNORD_Q))) != 0;
+}
+inline bool anyNan(const Block<double>& x) {
+  return _mm256_movemask_pd(
+             _mm256_or_pd(_mm256_cmp_pd(x.a, x.b, _CMP_UNORD_Q), _mm256_cmp_pd(x.c, x.d, _CMP_UNORD_Q))) != 0;
+}
+
 struct HalfConversion {
   static Pair widen(Words halves) {
     const __m256i all = reinterpret_cast<__m256i>(halves);

@@ -16,6 +16,13 @@ inline void streamVector(void* to, const void* vector) {
 namespace peal {
 namespace {
 
+inline bool anyNan(const Block<float>& x) {
+  return (_mm512_cmp_ps_mask(x.a, x.b, _CMP_UNORD_Q) | _mm512_cmp_ps_mask(x.c, x.d, _CMP_UNORD_Q)) != 0;
+}
+inline bool anyNan(const Block<double>& x) {
+  return (_mm512_cmp_pd_mask(x.a, x.b, _CMP_UNORD_Q) | _mm512_cmp_pd_mask(x.c, x.d, _CMP_UNORD_Q)) != 0;
+}
+
 struct HalfConversion {
   static Pair widen(Words halves) {
     const __m512i all = reinterpret_cast<__m512i>(halves);

@@ -12,7 +12,20 @@ inline void streamVector(void* to, const void* vector) {
 }  // namespace peal
 
 #include "lib/reduce/vectors.h"
-//
+
+namespace peal {
+namespace {
+
+inline bool anyNan(const Block<float>& x) {
+  return _mm_movemask_ps(_mm_or_ps(_mm_cmpunord_ps(x.a, x.b), _mm_cmpunord_ps(x.c, x.d))) != 0;
+}
+inline bool anyNan(const Block<double>& x) {
+  return _mm_movemask_pd(_mm_or_pd(_mm_cmpunord_pd(x.a, x.b), _mm_cmpunord_pd(x.c, x.d))) != 0;
+}
+
+}  // namespace
+}  // namespace peal
+
 #include "lib/reduce/half_by_bits.h"
 //
 #include "lib/reduce/loops.h"

@@ -28,7 +28,20 @@ class DefaultFloatState {
 }  // namespace peal
 
 #include "lib/reduce/vectors.h"
-//
+
+namespace peal {
+namespace {
+
+template <class Lane>
+inline bool anyNan(const Block<Lane>& x) {
+  const auto lanes = (x.a != x.a) | (x.b != x.b) | (x.c != x.c) | (x.d != x.d);
+  const auto halves = reinterpret_cast<Vector<uint64_t>>(lanes);
+  return (halves[0] | halves[1]) != 0;
+}
+
+}  // namespace
+}  // namespace peal
+
 #include "lib/reduce/half_by_bits.h"
 //
 #include "lib/reduce/loops.h"

@@ -13,28 +13,36 @@
 namespace peal {
 namespace {
 
-// Where a step reads source s: in place, or from a buffer with room for a block.
-struct InPlace {
-  const KernelArgs& args;
+// Where a step reads source s: in place (the first two by pointers that can stay in registers), or from a
+// buffer with room for a block.
+struct TwoInPlace {
+  const char *first, *second;
   size_t at;  // in bytes
 
-  const char* source(size_t s) const { return static_cast<const char*>(args.sources[s]) + at; }
+  const char* source(size_t s) const { return (s == 0 ? first : second) + at; }
+};
+
+struct InPlace {
+  const void* const* sources;
+  size_t at;
+
+  const char* source(size_t s) const { return static_cast<const char*>(sources[s]) + at; }
 };
 
 struct ThroughBuffer {
-  const KernelArgs& args;
+  const void* const* sources;
   size_t at, bytes;
   char* buffer;
 
   const char* source(size_t s) const {
-    __builtin_memcpy(buffer, static_cast<const char*>(args.sources[s]) + at, bytes);
+    __builtin_memcpy(buffer, static_cast<const char*>(sources[s]) + at, bytes);
     return buffer;
   }
 };
 
 // Multiplied by the scalar and rounded to the type.
 template <class Type>
-Block<typename Type::Lane> preMultiplied(const Block<typename Type::Lane>& x, const void* scalar) {
+[[gnu::noinline]] Block<typename Type::Lane> preMultiplied(Block<typename Type::Lane> x, const void* scalar) {
   char block[Type::kBlockBytes];
   for (size_t at = 0; at < Type::kBlockBytes; at += Type::kElementBytes) {
     __builtin_memcpy(block + at, scalar, Type::kElementBytes);
@@ -43,37 +51,47 @@ Block<typename Type::Lane> preMultiplied(const Block<typename Type::Lane>& x, co
   return Type::load(block);
 }
 
-enum class SourceCount { Two, Any };
+// What a pass must be able to do. Plain passes keep their accumulators in registers only because neither a
+// pre-multiplication nor a division is in the same function.
+enum class Work { TwoPlain, Plain, General };
 
-template <class Type, class Operation, SourceCount kCount, class Reader>
+template <class Type, class Operation, Work kWork, class Reader>
 inline Packed step(const KernelArgs& args, const Reader& reader) {
-  Block<typename Type::Lane> sum = Type::load(reader.source(0));
-  if constexpr (kCount == SourceCount::Two) {
-    sum = Operation::combine(sum, Type::load(reader.source(1)));
+  using Accumulators = Block<typename Type::Lane>;
+  Accumulators sum = Type::load(reader.source(0));
+  if constexpr (kWork == Work::TwoPlain) {
+    return Type::pack(Operation::combine(sum, Type::load(reader.source(1))));
+  } else if constexpr (kWork == Work::Plain) {
+    for (size_t s = 1; s < args.sourceCount; ++s) {
+      sum = Operation::combine(sum, Type::load(reader.source(s)));
+    }
+    return Type::pack(sum);
   } else {
     if (args.rawSource == 0) {
       sum = preMultiplied<Type>(sum, args.scalar);
     }
     for (size_t s = 1; s < args.sourceCount; ++s) {
-      const Block<typename Type::Lane> next = Type::load(reader.source(s));
+      const Accumulators next = Type::load(reader.source(s));
       sum = Operation::combine(sum, s == args.rawSource ? preMultiplied<Type>(next, args.scalar) : next);
     }
+    return Type::pack(args.divideBy == 0 ? sum : divided(sum, args.divideBy));
   }
-  return Type::pack(args.divideBy == 0 ? sum : divided(sum, args.divideBy));
 }
 
 // Fewer bytes than a block.
 template <class Type, class Operation>
-void edge(const KernelArgs& args, size_t at, size_t bytes) {
+[[gnu::noinline]] void edge(const KernelArgs& args, size_t at, size_t bytes) {
   if (bytes == 0) {
     return;
   }
   char buffer[Type::kBlockBytes] = {};
-  const ThroughBuffer reader{args, at, bytes, buffer};
-  const Packed result = step<Type, Operation, SourceCount::Any>(args, reader);
+  const ThroughBuffer reader{args.sources, at, bytes, buffer};
+  const Packed result = step<Type, Operation, Work::General>(args, reader);
   store<Type::kBlockBytes>(result, buffer);
-  for (size_t d = 0; d < args.destinationCount; ++d) {
-    __builtin_memcpy(static_cast<char*>(args.destinations[d]) + at, buffer, bytes);
+  for (void* destination : args.destinations) {
+    if (destination != nullptr) {
+      __builtin_memcpy(static_cast<char*>(destination) + at, buffer, bytes);
+    }
   }
 }
 
@@ -83,26 +101,47 @@ size_t bytesToAlignment(const KernelArgs& args, size_t elementBytes, size_t tota
   return !args.streaming || head % elementBytes != 0 ? 0 : head < totalBytes ? head : totalBytes;
 }
 
-bool canStream(const KernelArgs& args, size_t destination, size_t at) {
-  return args.streaming &&
-         (reinterpret_cast<uintptr_t>(args.destinations[destination]) + at) % kVectorBytes == 0;
-}
+// A destination at a position where whole blocks begin.
+struct Destination {
+  char* start;
+  bool streams;
 
-template <class Type, class Operation, SourceCount kCount>
-void pass(const KernelArgs& args) {
+  Destination(const KernelArgs& args, void* destination, size_t at)
+      : start(static_cast<char*>(destination)),
+        streams(args.streaming && (reinterpret_cast<uintptr_t>(destination) + at) % kVectorBytes == 0) {}
+
+  template <size_t kBytes>
+  void write(const Packed& block, size_t at) const {
+    if (streams) {
+      stream<kBytes>(block, start + at);
+    } else {
+      store<kBytes>(block, start + at);
+    }
+  }
+};
+
+// flatten: all that a block needs is inlined, or the accumulators would travel through memory.
+template <class Type, class Operation, Work kWork>
+[[gnu::flatten, gnu::noinline]] void pass(const KernelArgs& args) {
   const size_t totalBytes = args.count * Type::kElementBytes;
   size_t at = bytesToAlignment(args, Type::kElementBytes, totalBytes);
   edge<Type, Operation>(args, 0, at);
-  const bool streams[2] = {canStream(args, 0, at), canStream(args, 1, at)};
+  // All in locals: the compiler must take it that a store may change what args refers to.
+  const Destination first(args, args.destinations[0], at);
+  const Destination second(args, args.destinations[1], at);
+  const void* const* const sources = args.sources;
+  const auto* const source0 = static_cast<const char*>(sources[0]);
+  const auto* const source1 = static_cast<const char*>(sources[kWork == Work::TwoPlain ? 1 : 0]);
   for (; at + Type::kBlockBytes <= totalBytes; at += Type::kBlockBytes) {
-    const Packed result = step<Type, Operation, kCount>(args, InPlace{args, at});
-    for (size_t d = 0; d < args.destinationCount; ++d) {
-      char* to = static_cast<char*>(args.destinations[d]) + at;
-      if (streams[d]) {
-        stream<Type::kBlockBytes>(result, to);
-      } else {
-        store<Type::kBlockBytes>(result, to);
-      }
+    Packed result;
+    if constexpr (kWork == Work::TwoPlain) {
+      result = step<Type, Operation, kWork>(args, TwoInPlace{source0, source1, at});
+    } else {
+      result = step<Type, Operation, kWork>(args, InPlace{sources, at});
+    }
+    first.write<Type::kBlockBytes>(result, at);
+    if (second.start != nullptr) {
+      second.write<Type::kBlockBytes>(result, at);
     }
   }
   edge<Type, Operation>(args, at, totalBytes - at);
@@ -115,10 +154,12 @@ using Pass = void (*)(const KernelArgs&);
 
 template <class Type, class Operation>
 void reduceBy(const KernelArgs& args) {
-  if (args.sourceCount == 2 && args.rawSource >= 2) {
-    pass<Type, Operation, SourceCount::Two>(args);
+  if (args.rawSource < args.sourceCount || args.divideBy != 0) {
+    pass<Type, Operation, Work::General>(args);
+  } else if (args.sourceCount == 2) {
+    pass<Type, Operation, Work::TwoPlain>(args);
   } else {
-    pass<Type, Operation, SourceCount::Any>(args);
+    pass<Type, Operation, Work::Plain>(args);
   }
 }
 
@@ -143,7 +184,7 @@ void reduceElements(int type, int kind, const KernelArgs& args) {
 }
 
 // One source, one or two destinations, the bytes as they are.
-void copyElements(const KernelArgs& args) { pass<Native<uint8_t>, Sum, SourceCount::Any>(args); }
+void copyElements(const KernelArgs& args) { pass<Native<uint8_t>, Sum, Work::Plain>(args); }
 
 }  // namespace
 }  // namespace peal

@@ -86,7 +86,7 @@ struct Min {
 // instructions: the quotient of integers of 8 (32) bits is at least 1/divisor away from the next integer,
 // which is more than half a unit in the last place of fp32 (fp64).
 template <class Lane>
-inline Block<Lane> divided(const Block<Lane>& x, int divisor) {
+inline Block<Lane> divided(Block<Lane> x, int divisor) {
   if constexpr (!std::is_integral_v<Lane>) {
     const Lane by = static_cast<Lane>(divisor);
     return {x.a / by, x.b / by, x.c / by, x.d / by};

@@ -15,7 +15,6 @@ void reduceWith(Isa isa, pealDataType_t type, const ReduceOp& op, const ReduceAr
                     .rawSource = multiplies ? static_cast<size_t>(args.rawSource) : args.sources.size(),
                     .scalar = op.scalar.data(),
                     .destinations = {args.destinations[0], args.destinations[1]},
-                    .destinationCount = args.destinations[1] == nullptr ? 1U : 2U,
                     .count = args.count,
                     .divideBy = divides ? op.ranks : 0,
                     .streaming = args.store == Store::Streaming};
@@ -39,7 +38,6 @@ void copyBytesWith(Isa isa, void* to, const void* from, size_t bytes, Store stor
                         .rawSource = 1,
                         .scalar = nullptr,
                         .destinations = {to, nullptr},
-                        .destinationCount = 1,
                         .count = bytes,
                         .divideBy = 0,
                         .streaming = true});

@@ -1,6 +1,6 @@
 // Vectors of kVectorBytes and small float formats in them. Only for kernels_*.cpp, which define
-// kVectorBytes and streamVector first: everything has internal linkage, because it is compiled once per
-// instruction set.
+// kVectorBytes and streamVector first, and anyNan and HalfConversion after: everything has internal linkage,
+// because it is compiled once per instruction set.
 //
 // The vectors are the compiler's own (GCC's vector_size), so one text serves SSE2, AVX2, AVX-512 and other
 // processors, and the accumulators stay in registers.
@@ -120,13 +120,6 @@ struct SmallFloat {
     return value == value ? code : Words{} + kNanCode;
   }
 };
-
-// The NaN of every fp32 and fp64 result. Which operand's NaN survives an addition is the compiler's choice,
-// so results keep none of them.
-inline Floats oneNan(Floats x) { return x == x ? x : asFloats(Words{} + 0x7fc00000u); }
-inline Vector<double> oneNan(Vector<double> x) {
-  return x == x ? x : reinterpret_cast<Vector<double>>(Vector<uint64_t>{} + 0x7ff8000000000000u);
-}
 
 }  // namespace
 }  // namespace peal
