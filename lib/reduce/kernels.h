@@ -1,4 +1,4 @@
-// What one instruction set offers: the reduction and copy loops, compiled from the one text loops.h.
+// What one instruction set offers: the reduction and copy loops, compiled from the one text loops.inc.
 //
 // Every translation unit kernels_*.cpp defines one Kernels. Those units are built with wider instructions
 // than the processor may have, so this header and all that they include must hold plain types only: an

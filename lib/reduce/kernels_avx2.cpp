@@ -11,7 +11,7 @@ inline void streamVector(void* to, const void* vector) {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/vectors.h"
+#include "lib/reduce/vectors.inc"
 
 namespace peal {
 namespace {
@@ -40,7 +40,7 @@ struct HalfConversion {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/loops.h"
+#include "lib/reduce/loops.inc"
 
 namespace peal {
 const Kernels kAvx2Kernels{reduceElements, copyElements};

@@ -11,7 +11,7 @@ inline void streamVector(void* to, const void* vector) {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/vectors.h"
+#include "lib/reduce/vectors.inc"
 
 namespace peal {
 namespace {
@@ -38,7 +38,7 @@ struct HalfConversion {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/loops.h"
+#include "lib/reduce/loops.inc"
 
 namespace peal {
 const Kernels kAvx512Kernels{reduceElements, copyElements};

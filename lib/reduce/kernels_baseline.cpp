@@ -11,7 +11,7 @@ inline void streamVector(void* to, const void* vector) {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/vectors.h"
+#include "lib/reduce/vectors.inc"
 
 namespace peal {
 namespace {
@@ -26,9 +26,9 @@ inline bool anyNan(const Block<double>& x) {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/half_by_bits.h"
+#include "lib/reduce/half_by_bits.inc"
 //
-#include "lib/reduce/loops.h"
+#include "lib/reduce/loops.inc"
 
 namespace peal {
 const Kernels kBaselineKernels{reduceElements, copyElements};

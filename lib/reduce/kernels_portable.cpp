@@ -27,7 +27,7 @@ class DefaultFloatState {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/vectors.h"
+#include "lib/reduce/vectors.inc"
 
 namespace peal {
 namespace {
@@ -42,9 +42,9 @@ inline bool anyNan(const Block<Lane>& x) {
 }  // namespace
 }  // namespace peal
 
-#include "lib/reduce/half_by_bits.h"
+#include "lib/reduce/half_by_bits.inc"
 //
-#include "lib/reduce/loops.h"
+#include "lib/reduce/loops.inc"
 
 namespace peal {
 const Kernels kBaselineKernels{reduceElements, copyElements};
