@@ -194,7 +194,7 @@ PEAL_API pealResult_t pealCommCount(const pealComm_t comm, int* count);
 PEAL_API pealResult_t pealCommCuDevice(const pealComm_t comm, int* device); /* PEAL_DEVICE_HOST here */
 PEAL_API pealResult_t pealCommUserRank(const pealComm_t comm, int* rank);
 
-/* peal only. What this rank has done since the communicator was made. */
+/* peal only. What this rank has done since the communicator was made. Waits for a running operation. */
 enum {
   pealStatAllReduce = 0,
   pealStatReduceScatter,
@@ -277,8 +277,9 @@ PEAL_API pealResult_t pealReduce(const void* sendbuff, void* recvbuff, size_t co
                                  pealRedOp_t op, int root, pealComm_t comm, pealStream_t stream);
 
 /* Point to point. Sends to a peer meet its receives in the order of issue; count and datatype must be
- * equal on both sides. Outside a group each blocks (its stream) until the peer has taken part: ranks that
- * exchange put both calls in one group. A rank may send to itself inside a group. */
+ * equal on both sides. Outside a group a receive blocks (its stream) until the data have come, and a send
+ * until they are handed over, which may need the peer's receive: ranks that exchange put both calls in one
+ * group. A rank may send to itself inside a group only. */
 PEAL_API pealResult_t pealSend(const void* sendbuff, size_t count, pealDataType_t datatype, int peer,
                                pealComm_t comm, pealStream_t stream);
 PEAL_API pealResult_t pealRecv(void* recvbuff, size_t count, pealDataType_t datatype, int peer,
