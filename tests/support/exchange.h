@@ -3,9 +3,9 @@
 #pragma once
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <thread>
 #include <vector>
@@ -34,7 +34,7 @@ class ExchangeBoard {
       return Error{pealInternalError, "the test's exchange cannot hold this blob"};
     }
     blob(rank).bytes = mine.size();
-    std::memcpy(blob(rank).data, mine.data(), mine.size());
+    std::copy(mine.begin(), mine.end(), blob(rank).data);
     PEAL_TRY(meet());
     std::vector<std::vector<std::byte>> all;
     for (int i = 0; i < size_; ++i) {

@@ -7,15 +7,8 @@
 namespace peal::test {
 namespace {
 
-class Conformance : public ::testing::TestWithParam<Transport> {
- protected:
-  static void run(int size, const TransportOptions& options, const RankBody& body) {
-    runRanks(GetParam(), size, options, body);
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(allTransports()),
-                         [](const auto& row) { return std::string(row.param.name); });
+class Conformance : public TransportTest {};
+INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(allTransports()), transportName);
 
 // 0, 1, around what fits into a descriptor, a prime, unaligned, around a slot.
 std::vector<size_t> sizesFor(size_t slotBytes) {

@@ -122,6 +122,16 @@ inline bool waitUntil(Endpoint& endpoint, int waitingForRank, const std::functio
   }
 }
 
+// A suite over all transports: `TEST_P(Suite, ...) { run(size, options, body); }`.
+class TransportTest : public ::testing::TestWithParam<Transport> {
+ protected:
+  static void run(int size, const TransportOptions& options, const RankBody& body) {
+    runRanks(GetParam(), size, options, body);
+  }
+  static bool sameProcess() { return GetParam().ranksAre == RanksAre::Threads; }
+};
+inline std::string transportName(const ::testing::TestParamInfo<Transport>& row) { return row.param.name; }
+
 // Bytes that say from whom and which message they are.
 inline std::vector<std::byte> pattern(int srcRank, int number, size_t bytes) {
   std::vector<std::byte> data(bytes);

@@ -53,10 +53,7 @@ ShmEndpoint::~ShmEndpoint() {
 // ---- the same bytes to all ----
 
 std::byte* ShmEndpoint::tryStageAll(size_t bytes) {
-  if (bytes > slotBytes()) {
-    station_.fault.raise(
-        station_.rank, {pealInternalError,
-                        fmt::format("a message of {} bytes does not fit a slot of {}", bytes, slotBytes())});
+  if (!station_.fits(bytes)) {
     return nullptr;
   }
   for (const std::unique_ptr<ShmLink>& link : links_) {
@@ -71,9 +68,12 @@ std::byte* ShmEndpoint::tryStageAll(size_t bytes) {
 }
 
 void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
+  if (!station_.fits(bytes, allInline_)) {
+    return;
+  }
   for (const std::unique_ptr<ShmLink>& link : links_) {
     if (link && allInline_) {
-      link->publishInline(inline_.data(), bytes, digest);
+      link->publishInline(inline_, bytes, digest);
     } else if (link) {
       link->publishStagedAll(allSlot_, bytes, digest);
     }

@@ -80,7 +80,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   // use of it took one credit of every link, and `slots` uses lie between two uses of one slot.
   uint32_t allSlot_ = 0;
   bool allInline_ = false;
-  alignas(kLine) std::array<std::byte, kInlineBytes> inline_{};
+  alignas(kLine) InlineBytes inline_{};
 };
 
 }  // namespace peal::shm

@@ -18,6 +18,7 @@
 //
 // Nothing here trusts what it reads: links check every value that a peer can write (link.cpp).
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +30,7 @@ namespace peal::shm {
 inline constexpr uint64_t kMagic = 0x31306d68736c6570;  // "pelshm01"; the digits change with the layout
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
+using InlineBytes = std::array<std::byte, kInlineBytes>;
 
 // What a message's bytes are.
 enum class Kind : uint32_t {

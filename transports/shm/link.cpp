@@ -39,6 +39,16 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
       pid_(peer.pid),
       readSocket_(std::move(readSocket)) {}
 
+bool Station::fits(size_t bytes, bool stagedInline) {
+  const size_t most = stagedInline ? kInlineBytes : layout.slotBytes();
+  if (bytes > most) {
+    fault.raise(rank,
+                {pealInternalError,
+                 fmt::format("a message of {} bytes does not fit the {} that were staged", bytes, most)});
+  }
+  return bytes <= most;
+}
+
 // ---- outgoing ----
 
 bool ShmLink::hasCredit() {
@@ -55,13 +65,7 @@ bool ShmLink::hasCredit() {
 }
 
 std::byte* ShmLink::tryStage(size_t bytes) {
-  if (bytes > slotBytes_) {
-    station_.fault.raise(station_.rank,
-                         {pealInternalError,
-                          fmt::format("a message of {} bytes does not fit a slot of {}", bytes, slotBytes_)});
-    return nullptr;
-  }
-  if (!hasCredit()) {
+  if (!station_.fits(bytes) || !hasCredit()) {
     return nullptr;
   }
   stagedInline_ = bytes <= kInlineBytes;
@@ -69,8 +73,11 @@ std::byte* ShmLink::tryStage(size_t bytes) {
 }
 
 void ShmLink::post(size_t bytes, const Digest& digest) {
+  if (!station_.fits(bytes, stagedInline_)) {
+    return;
+  }
   if (stagedInline_) {
-    publishInline(inline_.data(), bytes, digest);
+    publishInline(inline_, bytes, digest);
   } else {
     commit(compose(Kind::Staged, bytes, digest));
   }
@@ -93,9 +100,10 @@ void ShmLink::commit(Descriptor& descriptor) {
   descriptor.flag.store(static_cast<uint32_t>(posted_), std::memory_order_release);
 }
 
-void ShmLink::publishInline(const std::byte* data, size_t bytes, const Digest& digest) {
+// Copies the whole payload: a constant size is two moves, a variable one a call.
+void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
-  std::memcpy(descriptor.payload, data, std::min(bytes, kInlineBytes));
+  std::memcpy(descriptor.payload, data.data(), kInlineBytes);
   commit(descriptor);
 }
 
@@ -139,7 +147,9 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
     return false;
   }
   if (bytes <= kInlineBytes) {
-    publishInline(data, bytes, digest);
+    InlineBytes copy{};
+    std::copy_n(data, bytes, copy.begin());
+    publishInline(copy, bytes, digest);
   } else if (sameProcess_) {
     publishWords(Kind::Pointer, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
   } else {

@@ -23,6 +23,9 @@ struct Station {
   bool directRead;
   FaultBox fault;
   SharedRegions regions;
+
+  // Whether a message fits what is or was staged for it; if not, the caller is at fault.
+  bool fits(size_t bytes, bool stagedInline = false);
 };
 
 class ShmLink final : public Link {
@@ -43,7 +46,7 @@ class ShmLink final : public Link {
   // For the endpoint.
   bool hasCredit();
   // Without waking the peer: write to all, fence once, then wake all.
-  void publishInline(const std::byte* data, size_t bytes, const Digest& digest);
+  void publishInline(const InlineBytes& data, size_t bytes, const Digest& digest);
   void publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest);
   void wakeIfAsleep();
   void ringPeer();
@@ -79,7 +82,7 @@ class ShmLink final : public Link {
   uint64_t lastReference_ = 0;  // number of the last message by reference, plus one
   uint32_t outSlot_ = 0;        // posted_ modulo slots
   bool stagedInline_ = false;   // the last tryStage() gave inline_
-  alignas(kLine) std::array<std::byte, kInlineBytes> inline_{};
+  alignas(kLine) InlineBytes inline_{};
 
   // Incoming.
   const Descriptor* const inRing_;  // in our memory, written by the peer

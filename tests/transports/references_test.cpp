@@ -1,0 +1,249 @@
+// Messages by reference: what peers can read in place, that they see the right bytes, and when the memory
+// may change again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "lib/memory/registry.h"
+#include "tests/transports/transports.h"
+
+namespace peal::test {
+namespace {
+
+class References : public TransportTest {};
+INSTANTIATE_TEST_SUITE_P(Transports, References, ::testing::ValuesIn(allTransports()), transportName);
+
+// A buffer of pealMemAlloc with a pattern in it.
+struct SharedBuffer {
+  SharedBuffer(int srcRank, int number, size_t size) : bytes(size) {
+    const Result<void*> memory = allocateShared(size);
+    EXPECT_TRUE(memory) << memory.error().message;
+    data = static_cast<std::byte*>(*memory);
+    const std::vector<std::byte> content = pattern(srcRank, number, size);
+    std::copy(content.begin(), content.end(), data);
+  }
+  SharedBuffer(const SharedBuffer&) = delete;
+  SharedBuffer& operator=(const SharedBuffer&) = delete;
+  ~SharedBuffer() { EXPECT_TRUE(freeShared(data)); }
+  std::byte* data = nullptr;
+  size_t bytes;
+};
+
+void postReference(const Rank& self, int peer, const std::byte* data, size_t bytes, const Digest& digest) {
+  ASSERT_TRUE(self.link(peer).canReference(data, bytes));
+  ASSERT_TRUE(
+      waitUntil(self.endpoint, peer, [&] { return self.link(peer).tryPostReference(data, bytes, digest); }));
+}
+
+void waitDrained(const Rank& self, int peer) {
+  ASSERT_TRUE(waitUntil(self.endpoint, peer, [&] { return self.link(peer).drained(); }));
+}
+
+// All sizes, also beyond a slot, at offsets that no type is aligned to.
+TEST_P(References, SharedMemoryIsReadInPlaceWhateverItsSize) {
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    const std::vector<size_t> sizes{0, 1, 31, 32, 33, 64, 4095, 4096, 4097, 100003, 1 << 20};
+    const SharedBuffer buffer(0, 5, (1 << 20) + 64);
+    const std::vector<std::byte> content = pattern(0, 5, buffer.bytes);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const size_t offset = i * 5;
+      if (self.rank == 0) {
+        postReference(self, 1, buffer.data + offset, sizes[i], digestOf(static_cast<int>(i)));
+      } else {
+        const auto first = content.begin() + static_cast<std::ptrdiff_t>(offset);
+        expectMessage(self, 0, {first, first + static_cast<std::ptrdiff_t>(sizes[i])},
+                      digestOf(static_cast<int>(i)));
+      }
+    }
+    if (self.rank == 0) {
+      waitDrained(self, 1);
+    }
+  });
+}
+
+TEST_P(References, DrainedMeansThatThePeerHasReleasedThem) {
+  run(2, {.slotBytes = 4096, .slots = 3}, [](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer buffer(0, 1, 1000);
+    if (self.rank == 0) {
+      EXPECT_TRUE(link.drained()) << "nothing was posted";
+      postReference(self, 1, buffer.data, 1000, digestOf(1));
+      sendMessage(self, 1, pattern(0, 2, 50), digestOf(2));
+      EXPECT_FALSE(link.drained());
+      self.meet();
+      self.meet();  // the peer has released the reference, not the message after it
+      EXPECT_TRUE(link.drained());
+      std::memset(buffer.data, 0, 1000);
+      self.meet();
+    } else {
+      self.meet();
+      expectMessage(self, 0, pattern(0, 1, 1000), digestOf(1));
+      self.meet();
+      self.meet();
+      expectMessage(self, 0, pattern(0, 2, 50), digestOf(2));
+    }
+  });
+}
+
+TEST_P(References, TakeCreditsLikeOtherMessages) {
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    const SharedBuffer buffer(0, 1, 3000);
+    if (self.rank == 0) {
+      postReference(self, 1, buffer.data, 3000, digestOf(0));
+      postReference(self, 1, buffer.data + 1000, 2000, digestOf(1));
+      EXPECT_FALSE(self.link(1).tryPostReference(buffer.data, 3000, digestOf(2)));
+      EXPECT_TRUE(self.link(1).canReference(buffer.data, 3000));
+      self.meet();
+      waitDrained(self, 1);
+    } else {
+      self.meet();
+      const std::vector<std::byte> content = pattern(0, 1, 3000);
+      expectMessage(self, 0, content, digestOf(0));
+      expectMessage(self, 0, {content.begin() + 1000, content.end()}, digestOf(1));
+    }
+  });
+}
+
+TEST_P(References, UnregisteredMemoryIsReadableOnlyInTheSameProcess) {
+  const bool same = sameProcess();
+  run(2, {}, [same](const Rank& self) {
+    const std::vector<std::byte> plain = pattern(0, 3, 1000);
+    if (self.rank == 0) {
+      EXPECT_EQ(self.link(1).canReference(plain.data(), plain.size()), same);
+      if (same) {
+        postReference(self, 1, plain.data(), plain.size(), digestOf(3));
+        waitDrained(self, 1);
+      } else {
+        EXPECT_FALSE(self.link(1).tryPostReference(plain.data(), plain.size(), digestOf(3)));
+      }
+    } else if (same) {
+      expectMessage(self, 0, plain, digestOf(3));
+    }
+    self.meet();
+  });
+}
+
+// Registered memory without a file: read by the kernel's leave, at most a slot at a time.
+TEST_P(References, RegisteredMemoryIsReadWhereTheSystemAllowsIt) {
+  const bool same = sameProcess();
+  const ShmSupport support = probeShm();
+  run(2, {.slotBytes = 4096}, [&](const Rank& self) {
+    std::vector<std::byte> plain = pattern(0, 4, 9000);
+    const Result<uint64_t> registered = registerRange(plain.data(), plain.size());
+    ASSERT_TRUE(registered);
+    const bool readable = same || support.crossRead;
+    if (self.rank == 0) {
+      EXPECT_EQ(self.link(1).canReference(plain.data(), 4096), readable) << support.crossReadReason;
+      EXPECT_EQ(self.link(1).canReference(plain.data(), 4097), same);
+    }
+    if (readable) {
+      for (size_t offset = 0; offset < plain.size(); offset += 3000) {
+        if (self.rank == 0) {
+          postReference(self, 1, plain.data() + offset, 3000, digestOf(1));
+        } else {
+          const auto first = plain.begin() + static_cast<std::ptrdiff_t>(offset);
+          expectMessage(self, 0, {first, first + 3000}, digestOf(1));
+        }
+      }
+      if (self.rank == 0) {
+        waitDrained(self, 1);
+      }
+    }
+    EXPECT_TRUE(deregisterRange(*registered));
+    EXPECT_EQ(self.link(1 - self.rank).canReference(plain.data(), 4096), same);
+    self.meet();
+  });
+}
+
+TEST_P(References, SwitchedOffMeansNone) {
+  run(2, {.directRead = false}, [](const Rank& self) {
+    const SharedBuffer buffer(0, 1, 1000);
+    Link& link = self.link(1 - self.rank);
+    EXPECT_FALSE(link.canReference(buffer.data, 1000));
+    EXPECT_FALSE(link.tryPostReference(buffer.data, 1000, digestOf(1)));
+    self.meet();
+  });
+}
+
+// A freed region's address may come back with other contents: the peer must see the new one.
+TEST_P(References, AFreedRegionIsNeverMistakenForItsSuccessor) {
+  run(3, {}, [](const Rank& self) {
+    for (int number = 0; number < 40; ++number) {
+      const size_t bytes = 4096 * static_cast<size_t>(1 + number % 3);
+      if (self.rank == 0) {
+        const SharedBuffer buffer(0, number, bytes);
+        postReference(self, 1, buffer.data, bytes, digestOf(number));
+        postReference(self, 2, buffer.data, bytes, digestOf(number));
+        waitDrained(self, 1);
+        waitDrained(self, 2);
+      } else {
+        expectMessage(self, 0, pattern(0, number, bytes), digestOf(number));
+      }
+    }
+  });
+}
+
+size_t mappings(const char* name) {
+  size_t count = 0;
+  FILE* maps = fopen("/proc/self/maps", "r");
+  char line[4096];
+  while (maps != nullptr && fgets(line, sizeof line, maps) != nullptr) {
+    count += strstr(line, name) != nullptr ? 1 : 0;
+  }
+  fclose(maps);
+  return count;
+}
+
+TEST_P(References, PeersUnmapRegionsThatEnded) {
+  const bool same = sameProcess();
+  run(2, {}, [same](const Rank& self) {
+    for (int number = 0; number < 20; ++number) {
+      if (self.rank == 0) {
+        const SharedBuffer buffer(0, number, 8192);
+        postReference(self, 1, buffer.data, 8192, digestOf(number));
+        waitDrained(self, 1);
+      } else {
+        expectMessage(self, 0, pattern(0, number, 8192), digestOf(number));
+      }
+    }
+    EXPECT_TRUE(self.endpoint.progress(-1));
+    self.meet();
+    if (self.rank == 1 && !same) {
+      EXPECT_TRUE(self.endpoint.progress(-1));
+      EXPECT_EQ(mappings("peal-memory"), 0U);
+    }
+    self.meet();
+  });
+}
+
+TEST_P(References, ManyRegionsBetweenAllPairs) {
+  run(4, {.slots = 2}, [](const Rank& self) {
+    constexpr int kBuffers = 30;
+    std::vector<std::unique_ptr<SharedBuffer>> buffers;
+    for (int number = 0; number < kBuffers; ++number) {
+      buffers.push_back(std::make_unique<SharedBuffer>(self.rank, number, 5000));
+    }
+    for (int turn = 0; turn < 3 * kBuffers; ++turn) {
+      const int number = turn % kBuffers;
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank) {
+          postReference(self, peer, buffers[static_cast<size_t>(number)]->data + 7, 4000, digestOf(turn));
+        }
+      }
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer != self.rank) {
+          const std::vector<std::byte> whole = pattern(peer, number, 5000);
+          expectMessage(self, peer, {whole.begin() + 7, whole.begin() + 4007}, digestOf(turn));
+        }
+      }
+    }
+    for (int peer = 0; peer < self.size; ++peer) {
+      if (peer != self.rank) {
+        waitDrained(self, peer);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace peal::test
