@@ -36,7 +36,7 @@ pealZeroOptions_t optionsOf(int stage, size_t bucketBytes, int microBatches = 1)
 
 // Trains and checks that all ranks end with the same bits.
 Outcome train(int ranks, const pealZeroOptions_t& options, int steps = 4, const Shape& shape = unevenShape(),
-          const std::function<void(int rank, Trainer&)>& prepare = {}) {
+              const std::function<void(int rank, Trainer&)>& prepare = {}) {
   std::vector<Outcome> runs(static_cast<size_t>(ranks));
   onRanks(ranks, [&](int rank, pealComm_t comm) {
     Trainer trainer(comm, rank, options, shape);

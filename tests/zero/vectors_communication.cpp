@@ -1,0 +1,213 @@
+// Elements, bytes, calls and steps: C of zero-vectors.json, against the planner and the engine's counters.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/zero/vectors.h"
+
+namespace peal::zero::test {
+namespace {
+
+pealZeroPlanStage_t rowOf(double parameters, double ranks, int stage, int64_t m = 1, bool reshard = true) {
+  pealZeroPlanInput_t input = inputOf(parameters, static_cast<int64_t>(ranks));
+  input.microBatches = m;
+  input.reshardAfterForward = reshard ? 1 : 0;
+  return plan(input).stages[stage];
+}
+
+void elementsOfOneMicroBatch(const json& test) {
+  ASSERT_EQ(test.at("expected"),
+            json({{"ddp", "2P"}, {"z1", "2P"}, {"z2", "2P"}, {"z3", "3P"}, {"z3_no_reshard", "2P"}}));
+  forEachRanks([](double N) {
+    const double P = kEven;
+    const double sent = (N - 1) / N * 2;
+    for (int stage = 0; stage <= 2; ++stage) {
+      EXPECT_EQ(rowOf(P, N, stage).elements, 2 * P);
+      EXPECT_DOUBLE_EQ(rowOf(P, N, stage).bytesSent, 2 * P * sent);
+    }
+    EXPECT_EQ(rowOf(P, N, 3).elements, 3 * P);
+    EXPECT_DOUBLE_EQ(rowOf(P, N, 3).bytesSent, 3 * P * sent);
+    EXPECT_EQ(rowOf(P, N, 3, 1, false).elements, 2 * P);
+  });
+}
+
+void elementsOfManyMicroBatches(const json& test) {
+  ASSERT_EQ(test.at("expected"), json({{"ddp", "2P"}, {"z1", "2P"}, {"z2", "(m+1)P"}, {"z3", "3mP"}}));
+  for (const int64_t m : {1, 2, 8}) {
+    const auto times = static_cast<double>(m);
+    EXPECT_EQ(rowOf(kEven, 8, 0, m).elements, 2 * kEven);
+    EXPECT_EQ(rowOf(kEven, 8, 1, m).elements, 2 * kEven);
+    EXPECT_EQ(rowOf(kEven, 8, 2, m).elements, (times + 1) * kEven);
+    EXPECT_EQ(rowOf(kEven, 8, 3, m).elements, 3 * times * kEven);
+    EXPECT_EQ(rowOf(kEven, 8, 3, m, false).elements, 2 * times * kEven);
+  }
+}
+
+// The planner and the engine, whose shape has five units.
+void gathersPerLayer(const json& test) {
+  const int m = test.at("inputs").at("m").get<int>();
+  pealZeroPlanInput_t input = inputOf(kEven, 8);
+  input.microBatches = m;
+  input.units = 5;
+  const pealZeroPlanStage_t row = plan(input).stages[3];
+  std::vector<pealZeroCounters_t> counters(2);
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    pealZeroOptions_t options = defaultOptions();
+    options.stage = 3;
+    options.microBatches = m;
+    Trainer trainer(comm, rank, options, unevenShape());
+    trainer.step();
+    counters[static_cast<size_t>(rank)] = trainer.engine().counters();
+  });
+  const auto gathers = test.at("expected").at("all_gathers_per_layer").get<uint64_t>();
+  const auto reductions = test.at("expected").at("reduce_scatters_per_layer").get<uint64_t>();
+  EXPECT_EQ(row.allGathers, 5 * gathers);
+  EXPECT_EQ(row.reduceScatters, 5 * reductions);
+  EXPECT_EQ(counters[0].calls[pealZeroAllGather], 5 * gathers);
+  EXPECT_EQ(counters[0].calls[pealZeroReduceScatter], 5 * reductions);
+}
+
+void ringBytes(const json& test) {
+  ASSERT_EQ(test.at("expected"), json({{"rs", "(N-1)/N n"},
+                                       {"ag", "(N-1)/N n"},
+                                       {"ar", "2(N-1)/N n"},
+                                       {"limit", "2n"},
+                                       {"steps_each", "N-1"},
+                                       {"latency", "2(N-1)alpha"}}));
+  forEachRanks([](double N) {
+    pealZeroPlanInput_t input = inputOf(kEven, static_cast<int64_t>(N));
+    input.buckets = 1;
+    input.latencySeconds = 3e-6;
+    input.networkBytesPerSecond = 1e10;
+    const double n = 2 * kEven;
+    const pealZeroPlan_t plans = plan(input);
+    EXPECT_DOUBLE_EQ(plans.stages[1].reduceBytesSent, (N - 1) / N * n);
+    EXPECT_DOUBLE_EQ(plans.stages[1].gatherBytesSent, (N - 1) / N * n);
+    EXPECT_DOUBLE_EQ(plans.stages[0].bytesSent, 2 * (N - 1) / N * n);
+    EXPECT_LT(plans.stages[0].bytesSent, 2 * n);
+    EXPECT_EQ(static_cast<double>(plans.stages[1].messages), 2 * (N - 1));  // N-1 in each
+    EXPECT_NEAR(plans.stages[0].networkSeconds - plans.stages[0].bytesSent / 1e10, 2 * (N - 1) * 3e-6, 1e-12);
+  });
+}
+
+void ringSchedule(const json& test) {
+  ASSERT_EQ(test.at("expected"), json({{"step_bytes", "X/N"},
+                                       {"steps", "N-1"},
+                                       {"per_phase", "(N-1)X/N"},
+                                       {"total", "2(N-1)X/N -> 2X"}}));
+  forEachRanks([](double N) {
+    pealZeroPlanInput_t input = inputOf(kEven, static_cast<int64_t>(N));
+    input.buckets = 1;
+    const double X = 2 * kEven;
+    const pealZeroPlanStage_t row = plan(input).stages[0];
+    EXPECT_EQ(static_cast<double>(row.messages), 2 * (N - 1));
+    if (N > 1) {
+      EXPECT_DOUBLE_EQ(row.bytesSent / static_cast<double>(row.messages), X / N);
+    }
+    EXPECT_DOUBLE_EQ(row.bytesSent / 2, (N - 1) * X / N);
+    EXPECT_DOUBLE_EQ(row.bytesSent, 2 * (N - 1) * X / N);
+  });
+}
+
+void thirteenBillion(const json& test) {
+  const json& inputs = test.at("inputs");
+  const json& expected = test.at("expected");
+  pealZeroPlanInput_t input = inputOf(inputs);
+  input.group = 8;
+  input.networkBytesPerSecond = inputs.at("W").get<double>();
+  input.groupBytesPerSecond = inputs.at("NVL").get<double>();
+  const pealZeroPlan_t plans = plan(input);
+  expectPrinted(plans.stages[3].bytesSent / kGigabyte, expected.at("z3_GB"));
+  expectPrinted(plans.stages[3].networkSeconds, expected.at("z3_s"));
+  expectPrinted(plans.stages[2].reduceBytesSent / kGigabyte, expected.at("z2_rs_GB"));
+  expectPrinted(plans.stages[2].reduceBytesSent / input.networkBytesPerSecond, expected.at("z2_s"));
+  expectPrinted(plans.stages[2].gatherBytesSent / kGigabyte, expected.at("z2_ag_GB"));
+  const pealZeroPlanStage_t& hsdp = plans.stages[pealZeroPlanHsdp];
+  expectPrinted(hsdp.groupBytesSent / kGigabyte, expected.at("hsdp_nvl_GB"));
+  expectPrinted(hsdp.groupSeconds, expected.at("hsdp_nvl_s"));
+  expectPrinted(hsdp.bytesSent / kGigabyte, expected.at("hsdp_net_GB"));
+  expectPrinted(hsdp.networkSeconds, expected.at("hsdp_net_s"));
+}
+
+void hybridOfTwoBillion(const json& test) {
+  const json& inputs = test.at("inputs");
+  const json& expected = test.at("expected");
+  const auto group = inputs.at("G").get<int64_t>();
+  pealZeroPlanInput_t input = inputOf(inputs.at("P").get<double>(), group * inputs.at("R").get<int64_t>());
+  input.group = group;
+  input.networkBytesPerSecond = inputs.at("W").get<double>();
+  const pealZeroPlan_t plans = plan(input);
+  const pealZeroPlanStage_t& hsdp = plans.stages[pealZeroPlanHsdp];
+  expectPrinted(2 * static_cast<double>(hsdp.shardElements) / kGigabyte, expected.at("shard_GB"));
+  expectPrinted(hsdp.bytesSent / kGigabyte, expected.at("GB"));
+  expectPrinted(hsdp.networkSeconds * 1e3, expected.at("ms"));
+  expectPrinted(plans.stages[0].bytesSent / kGigabyte, expected.at("ddp64_GB"));
+  expectPrinted(plans.stages[0].networkSeconds * 1e3, expected.at("ddp64_ms"));
+}
+
+void twoUnits(const json& test) {
+  const json& expected = test.at("expected");
+  const Shape shape{{30, 0}, {21, 1}};
+  const auto calls = [&](const std::vector<int>& kept, int counter) {
+    uint64_t made = 0;
+    onRanks(test.at("inputs").at("ranks").get<int>(), [&](int rank, pealComm_t comm) {
+      pealZeroOptions_t options = defaultOptions();
+      options.stage = 3;
+      Trainer trainer(comm, rank, options, shape, kept);
+      trainer.step();
+      if (rank == 0) {
+        made = trainer.engine().counters().calls[counter];
+      }
+    });
+    return made;
+  };
+  EXPECT_EQ(calls({}, pealZeroAllGather), expected.at("all_gather").get<uint64_t>());
+  EXPECT_EQ(calls({}, pealZeroReduceScatter), expected.at("reduce_scatter").get<uint64_t>());
+  const auto kept = expected.at("with reshard_after_forward=False on unit 2").get<uint64_t>();
+  EXPECT_EQ(calls({1}, pealZeroAllGather), kept);
+  pealZeroPlanInput_t input = inputOf(51, 2);
+  input.units = test.at("inputs").at("units").get<uint64_t>();
+  EXPECT_EQ(plan(input).stages[3].allGathers, expected.at("all_gather").get<uint64_t>());
+  EXPECT_EQ(plan(input).stages[3].reduceScatters, expected.at("reduce_scatter").get<uint64_t>());
+  input.keptUnits = 1;
+  EXPECT_EQ(plan(input).stages[3].allGathers, kept);
+}
+
+// The mean over ranks; the ranks' own numbers differ, as their shards do.
+void elementsSentByTen(const json& test) {
+  const int ranks = test.at("inputs").at("N").get<int>();
+  const double sent = test.at("expected").at("sent").get<double>();
+  const pealZeroPlanStage_t row = plan(inputOf(test.at("inputs"))).stages[1];
+  EXPECT_DOUBLE_EQ(row.bytesSent / 2, sent);
+  std::vector<uint64_t> counted(static_cast<size_t>(ranks));
+  onRanks(ranks, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, defaultOptions(), {{test.at("inputs").at("P").get<uint64_t>(), 0}});
+    trainer.step();
+    const pealZeroCounters_t counters = trainer.engine().counters();
+    counted[static_cast<size_t>(rank)] =
+        counters.elementsSent[pealZeroReduceScatter] + counters.elementsSent[pealZeroAllGather];
+  });
+  uint64_t all = 0;
+  for (const uint64_t rank : counted) {
+    all += rank;
+  }
+  EXPECT_DOUBLE_EQ(static_cast<double>(all) / ranks, sent);
+}
+
+}  // namespace
+
+Handlers communicationHandlers() {
+  return {
+      {"C01", elementsOfOneMicroBatch},
+      {"C02", elementsOfManyMicroBatches},
+      {"C03", gathersPerLayer},
+      {"C04", ringBytes},
+      {"C05", ringSchedule},
+      {"C06", thirteenBillion},
+      {"C07", hybridOfTwoBillion},
+      {"C08", twoUnits},
+      {"C09", elementsSentByTen},
+  };
+}
+
+}  // namespace peal::zero::test
