@@ -10,9 +10,9 @@
 
 namespace peal {
 
-enum class Collective : uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce };
+enum class CollectiveKind : uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce };
 
-enum class Algorithm : uint8_t {
+enum class AlgorithmId : uint8_t {
   RingAllReduce,
   RingReduceScatter,
   RingAllGather,
@@ -38,9 +38,9 @@ enum class SumOrder : uint8_t { None, Ring, Rank };
 // Whether an in-place call may send references to `in` (port.h), or must stage its bytes.
 enum class InPlaceSend : uint8_t { ReferenceOrBytes, BytesOnly };
 
-struct Traits {
+struct AlgorithmTraits {
   const char* name;  // the function's
-  Collective collective;
+  CollectiveKind collective;
   Cut cut;
   SumOrder order;
   InPlaceSend inPlaceSend;
@@ -55,90 +55,97 @@ struct Traffic {
   size_t elements;  // in all rounds together; to each receiver counted
 };
 
-constexpr Traits traits(Algorithm algorithm, int ranks) {
+constexpr AlgorithmTraits traitsOf(AlgorithmId algorithm, int ranks) {
   constexpr InPlaceSend kAny = InPlaceSend::ReferenceOrBytes;
   const int hops = ranks - 1;
   const int some = ranks > 1 ? 1 : 0;
   // A rank that forwards in a closed ring holds one message while it makes the next.
   const int forwarding = ranks > 2 ? 2 : 1;
   switch (algorithm) {
-    case Algorithm::RingAllReduce:
-      return {"ringAllReduce", Collective::AllReduce, Cut::PerRank, SumOrder::Ring, kAny, 2 * hops, hops,
+    case AlgorithmId::RingAllReduce:
+      return {"ringAllReduce", CollectiveKind::AllReduce, Cut::PerRank, SumOrder::Ring, kAny, 2 * hops, hops,
               1 + some};
-    case Algorithm::RingReduceScatter:
-      return {"ringReduceScatter", Collective::ReduceScatter, Cut::PerRank, SumOrder::Ring, kAny, hops, hops,
+    case AlgorithmId::RingReduceScatter:
+      return {
+          "ringReduceScatter", CollectiveKind::ReduceScatter, Cut::PerRank, SumOrder::Ring, kAny, hops, hops,
+          forwarding};
+    case AlgorithmId::RingAllGather:
+      return {"ringAllGather", CollectiveKind::AllGather, Cut::PerRank, SumOrder::None, kAny, hops, 0,
               forwarding};
-    case Algorithm::RingAllGather:
-      return {"ringAllGather", Collective::AllGather, Cut::PerRank, SumOrder::None, kAny, hops, 0,
-              forwarding};
-    case Algorithm::RingBroadcast:
-      return {"ringBroadcast", Collective::Broadcast, Cut::Whole, SumOrder::None, kAny, hops, 0, 1};
-    case Algorithm::RingReduce:
-      return {"ringReduce", Collective::Reduce, Cut::Whole, SumOrder::Ring, kAny, hops, hops, 1};
-    case Algorithm::OneShotAllReduce:
+    case AlgorithmId::RingBroadcast:
+      return {"ringBroadcast", CollectiveKind::Broadcast, Cut::Whole, SumOrder::None, kAny, hops, 0, 1};
+    case AlgorithmId::RingReduce:
+      return {"ringReduce", CollectiveKind::Reduce, Cut::Whole, SumOrder::Ring, kAny, hops, hops, 1};
+    case AlgorithmId::OneShotAllReduce:
       return {"oneShotAllReduce",
-              Collective::AllReduce,
+              CollectiveKind::AllReduce,
               Cut::Whole,
               SumOrder::Rank,
               InPlaceSend::BytesOnly,
               some,
               some,
               1};
-    case Algorithm::TwoShotAllReduce:
-      return {
-          "twoShotAllReduce", Collective::AllReduce, Cut::PerRank, SumOrder::Rank, kAny, 2 * some, some, 1};
-    case Algorithm::DirectReduceScatter:
+    case AlgorithmId::TwoShotAllReduce:
+      return {"twoShotAllReduce",
+              CollectiveKind::AllReduce,
+              Cut::PerRank,
+              SumOrder::Rank,
+              kAny,
+              2 * some,
+              some,
+              1};
+    case AlgorithmId::DirectReduceScatter:
       return {"directReduceScatter",
-              Collective::ReduceScatter,
+              CollectiveKind::ReduceScatter,
               Cut::PerRank,
               SumOrder::Rank,
               kAny,
               some,
               some,
               1};
-    case Algorithm::DirectAllGather:
-      return {"directAllGather", Collective::AllGather, Cut::PerRank, SumOrder::None, kAny, some, 0, 1};
-    case Algorithm::DirectBroadcast:
-      return {"directBroadcast", Collective::Broadcast, Cut::Whole, SumOrder::None, kAny, some, 0, 1};
-    case Algorithm::DirectReduce:
+    case AlgorithmId::DirectAllGather:
+      return {"directAllGather", CollectiveKind::AllGather, Cut::PerRank, SumOrder::None, kAny, some, 0, 1};
+    case AlgorithmId::DirectBroadcast:
+      return {"directBroadcast", CollectiveKind::Broadcast, Cut::Whole, SumOrder::None, kAny, some, 0, 1};
+    case AlgorithmId::DirectReduce:
       break;
   }
-  return {"directReduce", Collective::Reduce, Cut::Whole, SumOrder::Rank, kAny, some, some, 1};
+  return {"directReduce", CollectiveKind::Reduce, Cut::Whole, SumOrder::Rank, kAny, some, some, 1};
 }
 
 // `root` matters only to broadcast and reduce.
-constexpr Traffic traffic(Algorithm algorithm, const Blocks& blocks, int ranks, int rank, int root) {
+constexpr Traffic trafficOf(AlgorithmId algorithm, const Blocks& blocks, int ranks, int rank, int root) {
   const size_t peers = static_cast<size_t>(ranks - 1);
   const size_t total = blocks.total;
   const size_t own = blocks.block(rank).count;
   const size_t next = blocks.block(rank + 1).count;
   const Traffic none{0, 0};
   switch (algorithm) {
-    case Algorithm::RingAllReduce:
+    case AlgorithmId::RingAllReduce:
       return {2 * peers, 2 * total - own - next};
-    case Algorithm::RingReduceScatter:
-    case Algorithm::DirectReduceScatter:
+    case AlgorithmId::RingReduceScatter:
+    case AlgorithmId::DirectReduceScatter:
       return {peers, total - own};
-    case Algorithm::RingAllGather:
+    case AlgorithmId::RingAllGather:
       return {peers, total - next};
-    case Algorithm::RingBroadcast:
+    case AlgorithmId::RingBroadcast:
       return (rank + 1) % ranks == root ? none : Traffic{1, total};
-    case Algorithm::OneShotAllReduce:
+    case AlgorithmId::OneShotAllReduce:
       return {peers, peers * total};
-    case Algorithm::TwoShotAllReduce:
+    case AlgorithmId::TwoShotAllReduce:
       return {2 * peers, total - own + peers * own};
-    case Algorithm::DirectAllGather:
+    case AlgorithmId::DirectAllGather:
       return {peers, peers * own};
-    case Algorithm::DirectBroadcast:
+    case AlgorithmId::DirectBroadcast:
       return rank == root ? Traffic{peers, peers * total} : none;
-    case Algorithm::RingReduce:
-    case Algorithm::DirectReduce:
+    case AlgorithmId::RingReduce:
+    case AlgorithmId::DirectReduce:
       break;
   }
   return rank == root ? none : Traffic{1, total};
 }
 
-static_assert(traffic(Algorithm::RingAllReduce, Blocks{10, 4, nullptr}, 4, 0, 0).elements == 14);
-static_assert(traffic(Algorithm::TwoShotAllReduce, Blocks{10, 4, nullptr}, 4, 0, 0).elements == 16);
+static_assert(trafficOf(AlgorithmId::RingAllReduce, Blocks{10, 4, nullptr}, 4, 0, 0).elements == 14);
+static_assert(trafficOf(AlgorithmId::TwoShotAllReduce, Blocks{10, 4, nullptr}, 4, 0, 0).elements == 16);
 
 }  // namespace peal

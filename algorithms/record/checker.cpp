@@ -4,13 +4,13 @@
 
 #include <iterator>
 
-namespace peal {
+namespace peal::record {
 namespace {
 
-std::string circumstances(Algorithm algorithm, const Operation& operation) {
+std::string circumstances(AlgorithmId algorithm, const Operation& operation) {
   const Blocks& blocks = operation.blocks;
   return fmt::format("{}, {} ranks, root {}, {} elements in {} {}blocks, chunks of {}",
-                     traits(algorithm, operation.ranks).name, operation.ranks, operation.root, blocks.total,
+                     traitsOf(algorithm, operation.ranks).name, operation.ranks, operation.root, blocks.total,
                      blocks.parts, blocks.starts != nullptr ? "given " : "", operation.chunkCount);
 }
 
@@ -36,7 +36,7 @@ std::optional<Fault> checkBounds(const Program& program) {
 }
 
 // What the rank sends against cost.h's formulas.
-void checkTraffic(const Program& program, Algorithm algorithm, int rank, std::vector<Fault>& faults) {
+void checkTraffic(const Program& program, AlgorithmId algorithm, int rank, std::vector<Fault>& faults) {
   const Operation& operation = program.operation;
   Traffic sent{0, 0};
   for (const Step& step : program.ranks[rank]) {
@@ -47,7 +47,7 @@ void checkTraffic(const Program& program, Algorithm algorithm, int rank, std::ve
     sent.messages += receivers;
     sent.elements += receivers * step.chunk.count;
   }
-  Traffic want = traffic(algorithm, operation.blocks, operation.ranks, rank, operation.root);
+  Traffic want = trafficOf(algorithm, operation.blocks, operation.ranks, rank, operation.root);
   want.messages *= operation.rounds();
   if (sent.messages != want.messages) {
     faults.push_back({Check::Messages, fmt::format("rank {} sends {} messages, by the formula {}", rank,
@@ -72,11 +72,11 @@ std::string rankList(const RankSet& set, int ranks) {
 // The outputs of one play against what the collective must compute and what cost.h promises.
 class OutputCheck {
  public:
-  OutputCheck(const Operation& operation, const Traits& promised)
+  OutputCheck(const Operation& operation, const AlgorithmTraits& promised)
       : operation_(operation),
         promised_(promised),
-        reduces_(promised.collective != Collective::AllGather &&
-                 promised.collective != Collective::Broadcast),
+        reduces_(promised.collective != CollectiveKind::AllGather &&
+                 promised.collective != CollectiveKind::Broadcast),
         everybody_(RankSet::all(operation.ranks)) {}
 
   std::optional<Fault> run(const Player& player) const {
@@ -101,7 +101,7 @@ class OutputCheck {
     if (reduces_) {
       return everybody_;
     }
-    return RankSet::of(promised_.collective == Collective::AllGather ? owner : operation_.root);
+    return RankSet::of(promised_.collective == CollectiveKind::AllGather ? owner : operation_.root);
   }
 
   std::optional<Fault> checkValue(const Value& value, int owner) const {
@@ -117,7 +117,7 @@ class OutputCheck {
     if (value.finished != reduces_) {
       return Fault{Check::Finish, reduces_ ? "was never finished" : "was finished though nothing is reduced"};
     }
-    const int last = promised_.collective == Collective::Reduce ? operation_.root : owner;
+    const int last = promised_.collective == CollectiveKind::Reduce ? operation_.root : owner;
     if (promised_.order == SumOrder::Rank && !value.rankOrder) {
       return Fault{Check::Order, fmt::format("is summed from rank {} to rank {}, not in rank order",
                                              value.first, value.last)};
@@ -135,18 +135,18 @@ class OutputCheck {
   }
 
   const Operation& operation_;
-  const Traits& promised_;
+  const AlgorithmTraits& promised_;
   bool reduces_;
   RankSet everybody_;
 };
 
 }  // namespace
 
-std::vector<PlayOptions> plays(Algorithm algorithm, int ranks, Plays plays, uint64_t seed) {
+std::vector<PlayOptions> plays(AlgorithmId algorithm, int ranks, Plays plays, uint64_t seed) {
   constexpr Schedule kSchedules[] = {Schedule::RoundRobin, Schedule::Backward, Schedule::Greedy,
                                      Schedule::Random,     Schedule::Starve,   Schedule::Starve};
   constexpr uint64_t kScheduleCount = std::size(kSchedules);
-  const Traits promised = traits(algorithm, ranks);
+  const AlgorithmTraits promised = traitsOf(algorithm, ranks);
   // Neighbouring seeds must not walk through the choices in step with whatever the caller counts.
   const uint64_t mixed = seed * 0x9e3779b97f4a7c15u >> 20;
   std::vector<PlayOptions> list;
@@ -173,10 +173,10 @@ std::vector<PlayOptions> plays(Algorithm algorithm, int ranks, Plays plays, uint
   return list;
 }
 
-std::vector<Fault> check(Algorithm algorithm, const Operation& operation, RecordedAlgorithm run,
+std::vector<Fault> check(AlgorithmId algorithm, const Operation& operation, RecordedAlgorithm run,
                          std::span<const PlayOptions> plays) {
-  const Traits promised = traits(algorithm, operation.ranks);
-  const Program program = record(operation, run);
+  const AlgorithmTraits promised = traitsOf(algorithm, operation.ranks);
+  const Program program = recordProgram(operation, run);
   std::vector<Fault> faults;
   for (int rank = 0; rank < operation.ranks; ++rank) {
     checkTraffic(program, algorithm, rank, faults);
@@ -207,4 +207,4 @@ std::vector<Fault> check(Algorithm algorithm, const Operation& operation, Record
   return faults;
 }
 
-}  // namespace peal
+}  // namespace peal::record

@@ -8,18 +8,18 @@
 
 #include "algorithms/record/player.h"
 
-namespace peal {
+namespace peal::record {
 
 // How many of the possible plays. Full: buffers apart and in place, bytes and references, all schedules, two
 // starved ranks, the fewest slots, one more and plenty. Sampled: two plays with the fewest slots, which
 // between them cover both kinds of buffers and of sends; the seed decides how they pair and the schedules.
 enum class Plays : uint8_t { Sampled, Full };
 
-std::vector<PlayOptions> plays(Algorithm algorithm, int ranks, Plays plays, uint64_t seed);
+std::vector<PlayOptions> plays(AlgorithmId algorithm, int ranks, Plays plays, uint64_t seed);
 
 // Runs every check; returns at most one fault of each play, besides those of the counts. `run` is the
 // algorithm's text: recordedAlgorithm(algorithm), or a mutant of it.
-std::vector<Fault> check(Algorithm algorithm, const Operation& operation, RecordedAlgorithm run,
+std::vector<Fault> check(AlgorithmId algorithm, const Operation& operation, RecordedAlgorithm run,
                          std::span<const PlayOptions> plays);
 
-}  // namespace peal
+}  // namespace peal::record

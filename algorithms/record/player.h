@@ -12,7 +12,7 @@
 #include "algorithms/record/recorder.h"
 #include "algorithms/record/value.h"
 
-namespace peal {
+namespace peal::record {
 
 // What is checked; every fault belongs to one of these.
 enum class Check : uint8_t {
@@ -95,7 +95,7 @@ class Player {
     Range range;
     int from;
     int to;
-    unsigned bits;  // of Part
+    unsigned bits;  // kFromOne ... kToAll
   };
   enum class Source : uint8_t { Bytes, Input, Output };
   struct Message {
@@ -165,4 +165,4 @@ class Player {
   std::optional<Fault> fault_;
 };
 
-}  // namespace peal
+}  // namespace peal::record

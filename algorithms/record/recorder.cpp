@@ -7,7 +7,7 @@
 #include "algorithms/direct.h"
 #include "algorithms/ring.h"
 
-namespace peal {
+namespace peal::record {
 namespace {
 
 struct VerbRow {
@@ -64,7 +64,7 @@ size_t Operation::rounds() const {
   return std::max<size_t>(needed, 1);
 }
 
-RecordedAlgorithm recordedAlgorithm(Algorithm algorithm) {
+RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm) {
   // In the order of Algorithm.
   static constexpr RecordedAlgorithm kAlgorithms[kAlgorithmCount] = {
       rootless<ringAllReduce>,    rootless<ringReduceScatter>,
@@ -77,7 +77,7 @@ RecordedAlgorithm recordedAlgorithm(Algorithm algorithm) {
   return kAlgorithms[static_cast<int>(algorithm)];
 }
 
-Program record(const Operation& operation, RecordedAlgorithm run) {
+Program recordProgram(const Operation& operation, RecordedAlgorithm run) {
   Program program{operation, {}};
   for (int rank = 0; rank < operation.ranks; ++rank) {
     RecordingPort port(rank, operation.ranks);
@@ -89,4 +89,4 @@ Program record(const Operation& operation, RecordedAlgorithm run) {
   return program;
 }
 
-}  // namespace peal
+}  // namespace peal::record

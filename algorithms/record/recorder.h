@@ -9,7 +9,7 @@
 #include "algorithms/cost.h"
 #include "algorithms/port.h"
 
-namespace peal {
+namespace peal::record {
 
 enum class Verb : uint8_t {
   Send,
@@ -28,16 +28,14 @@ enum class Verb : uint8_t {
 };
 
 // What a verb consists of: the table of port.h, as bits.
-enum Part : unsigned {
-  kFromOne = 1,    // takes a message from one peer
-  kFromAll = 2,    // takes a message from every other rank
-  kUsesIn = 4,     // own input is (part of) the value
-  kUsesOut = 8,    // own output, written before, is the value
-  kKeeps = 16,     // the value is written to out
-  kFinishes = 32,  // ... and is final
-  kToOne = 64,
-  kToAll = 128,
-};
+constexpr unsigned kFromOne = 1;    // takes a message from one peer
+constexpr unsigned kFromAll = 2;    // takes a message from every other rank
+constexpr unsigned kUsesIn = 4;     // own input is (part of) the value
+constexpr unsigned kUsesOut = 8;    // own output, written before, is the value
+constexpr unsigned kKeeps = 16;     // the value is written to out
+constexpr unsigned kFinishes = 32;  // ... and is final
+constexpr unsigned kToOne = 64;
+constexpr unsigned kToAll = 128;
 
 unsigned parts(Verb verb);
 const char* verbName(Verb verb);
@@ -87,7 +85,7 @@ static_assert(Port<RecordingPort>);
 
 // One call of a collective, as all its ranks see it.
 struct Operation {
-  Collective collective;
+  CollectiveKind collective;
   int ranks;
   int root;           // broadcast and reduce; otherwise 0
   Blocks blocks;      // starts, if any, must outlive the operation
@@ -106,8 +104,8 @@ struct Program {
 };
 
 // The function of each algorithm.
-RecordedAlgorithm recordedAlgorithm(Algorithm algorithm);
+RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm);
 
-Program record(const Operation& operation, RecordedAlgorithm run);
+Program recordProgram(const Operation& operation, RecordedAlgorithm run);
 
-}  // namespace peal
+}  // namespace peal::record

@@ -5,7 +5,7 @@
 #include <limits>
 #include <queue>
 
-namespace peal {
+namespace peal::record {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -164,4 +164,4 @@ std::vector<double> simulate(const Program& program, const NetworkModel& model) 
   return Simulator(program, model).run();
 }
 
-}  // namespace peal
+}  // namespace peal::record

@@ -10,7 +10,7 @@
 
 #include "algorithms/record/recorder.h"
 
-namespace peal {
+namespace peal::record {
 
 struct NetworkModel {
   double alphaUs = 0;
@@ -23,4 +23,4 @@ struct NetworkModel {
 // fault with that many slots.
 std::vector<double> simulate(const Program& program, const NetworkModel& model);
 
-}  // namespace peal
+}  // namespace peal::record

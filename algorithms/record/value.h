@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-namespace peal {
+namespace peal::record {
 
 constexpr int kMaxRecordedRanks = 128;
 
@@ -69,4 +69,4 @@ struct Value {
   }
 };
 
-}  // namespace peal
+}  // namespace peal::record

@@ -7,6 +7,8 @@
 #include <set>
 
 namespace peal::test {
+using namespace record;
+
 namespace {
 
 constexpr size_t kTotal = 12;
@@ -26,14 +28,14 @@ void adapted(RecordingPort& port, const Blocks&, size_t, size_t, int) {
 }
 
 template <Run kRun>
-std::vector<Fault> faultsOf(Algorithm algorithm, int ranks, int root, std::span<const PlayOptions> list) {
-  const Traits promised = traits(algorithm, ranks);
+std::vector<Fault> faultsOf(AlgorithmId algorithm, int ranks, int root, std::span<const PlayOptions> list) {
+  const AlgorithmTraits promised = traitsOf(algorithm, ranks);
   const Blocks blocks{kTotal, promised.cut == Cut::Whole ? 1 : ranks, nullptr};
   return check(algorithm, Operation{promised.collective, ranks, root, blocks, kTotal}, adapted<kRun>, list);
 }
 
 template <Run kRun>
-std::set<std::string> checksOf(Algorithm algorithm, int ranks, int root = 0) {
+std::set<std::string> checksOf(AlgorithmId algorithm, int ranks, int root = 0) {
   std::set<std::string> names;
   for (const Fault& fault : faultsOf<kRun>(algorithm, ranks, root, plays(algorithm, ranks, Plays::Full, 1))) {
     names.insert(checkName(fault.check));
@@ -71,14 +73,14 @@ void reducesBackwards(RecordingPort& port) {
 }
 
 TEST(Checker, FindsWhatIsWrongWithOneMessage) {
-  EXPECT_EQ(checksOf<sendsToItself>(Algorithm::RingReduce, 2), Names{"peer"});
-  EXPECT_EQ(checksOf<sendsBeyondTheEnd>(Algorithm::RingReduce, 2), Names{"chunk bounds"});
-  EXPECT_EQ(checksOf<sendsHalves>(Algorithm::RingReduce, 2), Names{"messages"});
-  EXPECT_EQ(checksOf<expectsHalf>(Algorithm::RingReduce, 2), Names{"chunk mismatch"});
-  EXPECT_EQ(checksOf<keepsWhereThereIsNoOutput>(Algorithm::RingReduce, 2), Names{"write outside"});
-  EXPECT_EQ(checksOf<keepsInsteadOfReducing>(Algorithm::RingReduce, 2), Names{"missing"});
-  EXPECT_EQ(checksOf<reducesBackwards>(Algorithm::RingReduce, 2), Names{});
-  EXPECT_EQ(checksOf<reducesBackwards>(Algorithm::DirectReduce, 2), Names{"order"});  // promises rank order
+  EXPECT_EQ(checksOf<sendsToItself>(AlgorithmId::RingReduce, 2), Names{"peer"});
+  EXPECT_EQ(checksOf<sendsBeyondTheEnd>(AlgorithmId::RingReduce, 2), Names{"chunk bounds"});
+  EXPECT_EQ(checksOf<sendsHalves>(AlgorithmId::RingReduce, 2), Names{"messages"});
+  EXPECT_EQ(checksOf<expectsHalf>(AlgorithmId::RingReduce, 2), Names{"chunk mismatch"});
+  EXPECT_EQ(checksOf<keepsWhereThereIsNoOutput>(AlgorithmId::RingReduce, 2), Names{"write outside"});
+  EXPECT_EQ(checksOf<keepsInsteadOfReducing>(AlgorithmId::RingReduce, 2), Names{"missing"});
+  EXPECT_EQ(checksOf<reducesBackwards>(AlgorithmId::RingReduce, 2), Names{});
+  EXPECT_EQ(checksOf<reducesBackwards>(AlgorithmId::DirectReduce, 2), Names{"order"});  // promises rank order
 }
 
 // ---- two ranks exchange their blocks
@@ -115,7 +117,7 @@ void keepsNotItsOwn(RecordingPort& port) {
 }
 
 TEST(Checker, FindsWhatIsWrongWithAnExchange) {
-  constexpr Algorithm kGather = Algorithm::DirectAllGather;
+  constexpr AlgorithmId kGather = AlgorithmId::DirectAllGather;
   EXPECT_EQ(checksOf<bothReceiveFirst>(kGather, 2), Names{"deadlock"});
   EXPECT_EQ(checksOf<nobodyReceives>(kGather, 2), Names{"unreceived"});
   EXPECT_EQ(checksOf<sendsUnwrittenOutput>(kGather, 2), Names{"absent"});
@@ -131,10 +133,10 @@ TEST(Checker, FindsHazardsOnlyWhereTheyAre) {
     for (const Sends sends : {Sends::Bytes, Sends::References}) {
       const PlayOptions options[] = {{.buffers = buffers, .sends = sends}};
       const bool inPlace = buffers == Buffers::InPlace;
-      EXPECT_EQ(faultsOf<copiesBeforeItSends>(Algorithm::DirectAllGather, 2, 0, options).size(),
+      EXPECT_EQ(faultsOf<copiesBeforeItSends>(AlgorithmId::DirectAllGather, 2, 0, options).size(),
                 inPlace ? 1u : 0u);
       const bool waits = inPlace && sends == Sends::References;
-      EXPECT_EQ(faultsOf<copiesBeforeItReceives>(Algorithm::DirectAllGather, 2, 0, options).size(),
+      EXPECT_EQ(faultsOf<copiesBeforeItReceives>(AlgorithmId::DirectAllGather, 2, 0, options).size(),
                 waits ? 1u : 0u);
     }
   }
@@ -184,12 +186,12 @@ void onlyCopies(RecordingPort& port) { port.copy(kAll); }
 void finishesACopy(RecordingPort& port) { port.copyFinish(kAll); }
 
 TEST(Checker, FindsWhatIsWrongWithASum) {
-  EXPECT_EQ(checksOf<sumsTwice>(Algorithm::RingReduce, 3), (Names{"messages", "elements", "duplicate"}));
-  EXPECT_EQ(checksOf<finishesOnTheWay>(Algorithm::RingReduce, 3), Names{"finish"});
-  EXPECT_EQ(checksOf<goesTheOtherWayRound>(Algorithm::RingReduce, 3), Names{"order"});
-  EXPECT_EQ(checksOf<roundsAtEveryHop>(Algorithm::DirectReduce, 3, 2), Names{"roundings"});
-  EXPECT_EQ(checksOf<onlyCopies>(Algorithm::RingReduce, 1), Names{"finish"});
-  EXPECT_EQ(checksOf<finishesACopy>(Algorithm::DirectAllGather, 1), Names{"finish"});
+  EXPECT_EQ(checksOf<sumsTwice>(AlgorithmId::RingReduce, 3), (Names{"messages", "elements", "duplicate"}));
+  EXPECT_EQ(checksOf<finishesOnTheWay>(AlgorithmId::RingReduce, 3), Names{"finish"});
+  EXPECT_EQ(checksOf<goesTheOtherWayRound>(AlgorithmId::RingReduce, 3), Names{"order"});
+  EXPECT_EQ(checksOf<roundsAtEveryHop>(AlgorithmId::DirectReduce, 3, 2), Names{"roundings"});
+  EXPECT_EQ(checksOf<onlyCopies>(AlgorithmId::RingReduce, 1), Names{"finish"});
+  EXPECT_EQ(checksOf<finishesACopy>(AlgorithmId::DirectAllGather, 1), Names{"finish"});
 }
 
 // ---- right sums, wrong costs
@@ -220,8 +222,8 @@ void reducesAtOneRank(RecordingPort& port) {
 }
 
 TEST(Checker, FindsCostsThatDifferFromTheFormula) {
-  EXPECT_EQ(checksOf<takesTurns>(Algorithm::TwoShotAllReduce, 2), Names{"steps"});
-  EXPECT_EQ(checksOf<reducesAtOneRank>(Algorithm::TwoShotAllReduce, 3), (Names{"messages", "elements"}));
+  EXPECT_EQ(checksOf<takesTurns>(AlgorithmId::TwoShotAllReduce, 2), Names{"steps"});
+  EXPECT_EQ(checksOf<reducesAtOneRank>(AlgorithmId::TwoShotAllReduce, 3), (Names{"messages", "elements"}));
 }
 
 // ---- the player
@@ -245,8 +247,8 @@ void needsTwoStagings(RecordingPort& port) {
 }
 
 TEST(Player, SendAllWaitsForStagingAndForASlotOnEveryLink) {
-  const Operation operation{Collective::Broadcast, 3, 0, Blocks{kTotal, 1, nullptr}, kTotal};
-  const Program program = record(operation, adapted<needsTwoStagings>);
+  const Operation operation{CollectiveKind::Broadcast, 3, 0, Blocks{kTotal, 1, nullptr}, kTotal};
+  const Program program = recordProgram(operation, adapted<needsTwoStagings>);
   Player player(program);
   EXPECT_FALSE(player.play({.slots = 2, .staging = 2}).has_value());
   // By reference nothing is staged.
@@ -267,7 +269,7 @@ TEST(Player, NamesRankStepAndCircumstances) {
                                   .sends = Sends::References,
                                   .schedule = Schedule::Starve,
                                   .starved = 1}};
-  const auto faults = faultsOf<goesTheOtherWayRound>(Algorithm::RingReduce, 3, 0, options);
+  const auto faults = faultsOf<goesTheOtherWayRound>(AlgorithmId::RingReduce, 3, 0, options);
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_EQ(
       faults[0].text,

@@ -54,19 +54,19 @@ class Shapes {
   std::deque<std::vector<size_t>> starts_;  // a deque: growing it must not move what shapes point to
 };
 
-inline constexpr Algorithm kAlgorithms[kAlgorithmCount] = {
-    Algorithm::RingAllReduce,    Algorithm::RingReduceScatter,   Algorithm::RingAllGather,
-    Algorithm::RingBroadcast,    Algorithm::RingReduce,          Algorithm::OneShotAllReduce,
-    Algorithm::TwoShotAllReduce, Algorithm::DirectReduceScatter, Algorithm::DirectAllGather,
-    Algorithm::DirectBroadcast,  Algorithm::DirectReduce};
+inline constexpr AlgorithmId kAlgorithms[kAlgorithmCount] = {
+    AlgorithmId::RingAllReduce,    AlgorithmId::RingReduceScatter,   AlgorithmId::RingAllGather,
+    AlgorithmId::RingBroadcast,    AlgorithmId::RingReduce,          AlgorithmId::OneShotAllReduce,
+    AlgorithmId::TwoShotAllReduce, AlgorithmId::DirectReduceScatter, AlgorithmId::DirectAllGather,
+    AlgorithmId::DirectBroadcast,  AlgorithmId::DirectReduce};
 
-inline bool hasRoot(Algorithm algorithm) {
-  const Collective collective = traits(algorithm, 1).collective;
-  return collective == Collective::Broadcast || collective == Collective::Reduce;
+inline bool hasRoot(AlgorithmId algorithm) {
+  const CollectiveKind collective = traitsOf(algorithm, 1).collective;
+  return collective == CollectiveKind::Broadcast || collective == CollectiveKind::Reduce;
 }
 
 // Every root of few ranks; of many, the first, the last and one between.
-inline std::vector<int> rootsOf(Algorithm algorithm, int ranks) {
+inline std::vector<int> rootsOf(AlgorithmId algorithm, int ranks) {
   if (!hasRoot(algorithm)) {
     return {0};
   }

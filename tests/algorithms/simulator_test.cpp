@@ -6,18 +6,20 @@
 #include <algorithm>
 
 namespace peal::test {
+using namespace record;
+
 namespace {
 
 constexpr double kAlpha = 3.0;
 constexpr double kBeta = 0.25;
 
 double lastUs(const Operation& operation, RecordedAlgorithm run, const NetworkModel& model) {
-  const std::vector<double> times = simulate(record(operation, run), model);
+  const std::vector<double> times = simulate(recordProgram(operation, run), model);
   return *std::max_element(times.begin(), times.end());
 }
 
-double lastUs(Algorithm algorithm, int ranks, size_t total, size_t chunkCount, const NetworkModel& model) {
-  const Traits promised = traits(algorithm, ranks);
+double lastUs(AlgorithmId algorithm, int ranks, size_t total, size_t chunkCount, const NetworkModel& model) {
+  const AlgorithmTraits promised = traitsOf(algorithm, ranks);
   const Blocks blocks{total, promised.cut == Cut::Whole ? 1 : ranks, nullptr};
   return lastUs({promised.collective, ranks, ranks / 2, blocks, chunkCount}, recordedAlgorithm(algorithm),
                 model);
@@ -30,20 +32,20 @@ TEST(Simulator, GivesTheClosedForms) {
     const size_t total = 40 * static_cast<size_t>(ranks);
     const double s = static_cast<double>(total);
     const NetworkModel model{kAlpha, kBeta, 0, 2};
-    const auto us = [&](Algorithm algorithm) { return lastUs(algorithm, ranks, total, total, model); };
+    const auto us = [&](AlgorithmId algorithm) { return lastUs(algorithm, ranks, total, total, model); };
     const double hop = kAlpha + kBeta * s / n;
     const double some = ranks > 1 ? 1 : 0;
-    EXPECT_DOUBLE_EQ(us(Algorithm::RingAllReduce), 2 * (n - 1) * hop) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::RingReduceScatter), (n - 1) * hop) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::RingAllGather), (n - 1) * hop) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::RingBroadcast), (n - 1) * (kAlpha + kBeta * s)) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::RingReduce), (n - 1) * (kAlpha + kBeta * s)) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::OneShotAllReduce), some * kAlpha + (n - 1) * kBeta * s) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::TwoShotAllReduce), some * 2 * kAlpha + 2 * (n - 1) * kBeta * s / n) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::DirectReduceScatter), some * kAlpha + (n - 1) * kBeta * s / n) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::DirectAllGather), some * kAlpha + (n - 1) * kBeta * s / n) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::DirectBroadcast), some * kAlpha + (n - 1) * kBeta * s) << n;
-    EXPECT_DOUBLE_EQ(us(Algorithm::DirectReduce), some * kAlpha + (n - 1) * kBeta * s) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::RingAllReduce), 2 * (n - 1) * hop) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::RingReduceScatter), (n - 1) * hop) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::RingAllGather), (n - 1) * hop) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::RingBroadcast), (n - 1) * (kAlpha + kBeta * s)) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::RingReduce), (n - 1) * (kAlpha + kBeta * s)) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::OneShotAllReduce), some * kAlpha + (n - 1) * kBeta * s) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::TwoShotAllReduce), some * 2 * kAlpha + 2 * (n - 1) * kBeta * s / n) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::DirectReduceScatter), some * kAlpha + (n - 1) * kBeta * s / n) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::DirectAllGather), some * kAlpha + (n - 1) * kBeta * s / n) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::DirectBroadcast), some * kAlpha + (n - 1) * kBeta * s) << n;
+    EXPECT_DOUBLE_EQ(us(AlgorithmId::DirectReduce), some * kAlpha + (n - 1) * kBeta * s) << n;
   }
 }
 
@@ -53,10 +55,10 @@ TEST(Simulator, PipelinesRoundsThroughAChain) {
   for (const int ranks : {2, 3, 8}) {
     const double passUs = kBeta * static_cast<double>(chunk);
     const double want = (ranks - 1) * (kAlpha + passUs) + 9 * passUs;
-    EXPECT_DOUBLE_EQ(lastUs(Algorithm::RingBroadcast, ranks, total, chunk, {kAlpha, kBeta, 0, 4}), want);
-    EXPECT_DOUBLE_EQ(lastUs(Algorithm::RingReduce, ranks, total, chunk, {kAlpha, kBeta, 0, 4}), want);
+    EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::RingBroadcast, ranks, total, chunk, {kAlpha, kBeta, 0, 4}), want);
+    EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::RingReduce, ranks, total, chunk, {kAlpha, kBeta, 0, 4}), want);
     // One slot: a chunk leaves when the one before has arrived.
-    EXPECT_DOUBLE_EQ(lastUs(Algorithm::RingBroadcast, 2, total, chunk, {kAlpha, kBeta, 0, 1}),
+    EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::RingBroadcast, 2, total, chunk, {kAlpha, kBeta, 0, 1}),
                      10 * (kAlpha + passUs));
   }
 }
@@ -64,8 +66,8 @@ TEST(Simulator, PipelinesRoundsThroughAChain) {
 TEST(Simulator, AddsTheTimeOfReducing) {
   const NetworkModel model{kAlpha, kBeta, 0.5, 2};
   const size_t total = 40;  // in 4 blocks of 10
-  EXPECT_DOUBLE_EQ(lastUs(Algorithm::RingReduceScatter, 4, total, total, model), 3 * (kAlpha + 2.5 + 5));
-  EXPECT_DOUBLE_EQ(lastUs(Algorithm::OneShotAllReduce, 4, total, total, model), kAlpha + 3 * 10 + 3 * 20);
+  EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::RingReduceScatter, 4, total, total, model), 3 * (kAlpha + 2.5 + 5));
+  EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::OneShotAllReduce, 4, total, total, model), kAlpha + 3 * 10 + 3 * 20);
 }
 
 // Why direct algorithms begin with the next rank: if all go from rank 0 to the last, one way in at a time is
@@ -82,8 +84,8 @@ TEST(Simulator, ShowsWhatStaggeringGains) {
     port.recvReduceAll(round.chunk(port.rank()));
   };
   const NetworkModel model{kAlpha, kBeta, 0, 2};
-  const Operation operation{Collective::ReduceScatter, 8, 0, Blocks{320, 8, nullptr}, 320};
-  const double staggered = lastUs(operation, recordedAlgorithm(Algorithm::DirectReduceScatter), model);
+  const Operation operation{CollectiveKind::ReduceScatter, 8, 0, Blocks{320, 8, nullptr}, 320};
+  const double staggered = lastUs(operation, recordedAlgorithm(AlgorithmId::DirectReduceScatter), model);
   EXPECT_DOUBLE_EQ(staggered, kAlpha + 7 * kBeta * 40);
   // Everybody's last message goes to rank 7 at the same time, and they pass its way in one by one.
   EXPECT_DOUBLE_EQ(lastUs(operation, fromZero, model), kAlpha + 6 * kBeta * 40 + 7 * kBeta * 40);

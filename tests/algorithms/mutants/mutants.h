@@ -7,9 +7,9 @@
 namespace peal::test {
 
 struct Mutant {
-  const char* name;     // the line and what took its place
-  Algorithm algorithm;  // whose promises it is checked against
-  RecordedAlgorithm run;
+  const char* name;       // the line and what took its place
+  AlgorithmId algorithm;  // whose promises it is checked against
+  record::RecordedAlgorithm run;
 };
 
 std::span<const Mutant> mutants();

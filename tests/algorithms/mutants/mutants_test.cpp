@@ -11,6 +11,8 @@
 #include "tests/algorithms/shapes.h"
 
 namespace peal::test {
+using namespace record;
+
 namespace {
 
 struct Findings {
@@ -25,7 +27,7 @@ Findings examine(const Mutant& mutant) {
   Findings findings;
   uint64_t seed = 0;
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    const Traits promised = traits(mutant.algorithm, ranks);
+    const AlgorithmTraits promised = traitsOf(mutant.algorithm, ranks);
     for (const auto& shape : Shapes(promised.cut, ranks)) {
       for (const int root : rootsOf(mutant.algorithm, ranks)) {
         const Operation operation{promised.collective, ranks, root, shape.blocks, shape.chunkCount};

@@ -167,7 +167,7 @@ def copy(name, text, algorithm):
     root = ", root" if algorithm in ROOTED else ""
     return f"""namespace peal::test::{name} {{
 {text}
-inline void run(RecordingPort& port, const ::peal::Blocks& blocks, size_t begin, size_t chunkCount,
+inline void run(record::RecordingPort& port, const ::peal::Blocks& blocks, size_t begin, size_t chunkCount,
                 [[maybe_unused]] int root) {{
   {algorithm}(port, Round{{Blocks{{blocks.total, blocks.parts, blocks.starts}}, begin, chunkCount}}{root});
 }}
@@ -178,7 +178,7 @@ inline void run(RecordingPort& port, const ::peal::Blocks& blocks, size_t begin,
 def row(name, algorithm, label):
     enumerator = algorithm[0].upper() + algorithm[1:]
     quoted = label.replace("\\", "\\\\").replace('"', '\\"')
-    return f'    {{"{quoted}", Algorithm::{enumerator}, &{name}::run}},\n'
+    return f'    {{"{quoted}", AlgorithmId::{enumerator}, &{name}::run}},\n'
 
 
 def main():
