@@ -99,6 +99,7 @@ class Pass {
         return winner;
       }
     }
+    cut_ = true;
     for (Attempt& attempt : attempts_) {
       if (attempt.outcome == Outcome::Pending) {
         attempt.end(Outcome::Unreachable, attempt.opened    ? "connected, but no answer came"
@@ -108,6 +109,9 @@ class Pass {
     }
     return nullptr;
   }
+
+  // Whether the deadline ended it before all addresses had their answer.
+  bool cut() const { return cut_; }
 
   bool any(Outcome outcome) const {
     return std::any_of(attempts_.begin(), attempts_.end(),
@@ -233,6 +237,7 @@ class Pass {
 
   const Key& key_;
   std::vector<Attempt> attempts_;
+  bool cut_ = false;
 };
 
 std::string remedy(const IdContent& content) {
@@ -261,12 +266,16 @@ Result<RootConnection> reachRoot(const IdContent& content, const Key& key, Deadl
   }
   int64_t pauseMs = kFirstPauseMs;
   int hungUpPasses = 0;
+  std::string reasons;  // of the last pass that was not cut, if there was one: those are answers
   constexpr auto kNever = Clock::time_point::max();
   Clock::time_point rejectedSince = kNever;
   while (true) {
     Pass pass(addresses, key);
     if (Attempt* winner = pass.run(deadline)) {
       return RootConnection{std::move(winner->socket), winner->nonces, winner->address.text()};
+    }
+    if (reasons.empty() || !pass.cut()) {
+      reasons = pass.reasons();
     }
     const bool hungUp = pass.any(Outcome::HungUp);
     const bool rejected = pass.any(Outcome::Rejected);
@@ -281,7 +290,7 @@ Result<RootConnection> reachRoot(const IdContent& content, const Key& key, Deadl
                            : hungUp && hungUpPasses < kHungUpPassesMost;
     if (!again || deadline.passed()) {
       return Error{deadline.passed() ? pealTimeout : pealRemoteError,
-                   fmt::format("cannot reach the rendezvous. Tried {}. {}", pass.reasons(), remedy(content))};
+                   fmt::format("cannot reach the rendezvous. Tried {}. {}", reasons, remedy(content))};
     }
     // Nothing tells when a listener appears, so this one wait is a pause.
     (void)poll(nullptr, 0, static_cast<int>(std::min<int64_t>(pauseMs, deadline.leftMs())));
