@@ -19,6 +19,8 @@ namespace {
 
 using tools::UsageError;
 
+constexpr char32_t kCodePoints = 0x110000;  // of Unicode
+
 // A file descriptor that closes itself.
 struct File {
   explicit File(int fileFd) : fd(fileFd) {}
@@ -101,7 +103,7 @@ Decoded decodeOne(std::string_view bytes, size_t at) {
   }
   const char32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = value >= 0xd800 && value < 0xe000;
-  if (value < least[length] || value > 0x10ffff || surrogate)
+  if (value < least[length] || value >= kCodePoints || surrogate)
     return {0, 0};
   return {length, value};
 }
@@ -150,11 +152,19 @@ std::string encodeUtf8(std::u32string_view characters) {
 }
 
 Text::Text(std::string name, std::u32string_view characters, size_t context, double heldOutShare)
-    : name_(std::move(name)), alphabet_(characters) {
-  if (characters.empty())
+    : name_(std::move(name)) {
+  if (characters.empty()) {
     throw UsageError(fmt::format("the text '{}' is empty", name_));
-  std::sort(alphabet_.begin(), alphabet_.end());
-  alphabet_.erase(std::unique(alphabet_.begin(), alphabet_.end()), alphabet_.end());
+  }
+  std::vector<bool> occurs(kCodePoints);
+  for (char32_t c : characters) {
+    occurs[c] = true;
+  }
+  for (char32_t c = 0; c < kCodePoints; ++c) {
+    if (occurs[c]) {
+      alphabet_.push_back(c);
+    }
+  }
   constexpr size_t kLargestVocabulary = 65535;  // so that the keys of the n-gram model fit 64 bits
   if (alphabet_.size() > kLargestVocabulary) {
     throw UsageError(fmt::format("the text '{}' has {} different characters: at most {} are possible", name_,

@@ -1,0 +1,144 @@
+// Runs of peal-train that must fail: bad input, ranks that die, ranks that do not fit together.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/train/run_fixture.h"
+
+namespace peal::train {
+namespace {
+
+struct BadInput {
+  Arguments arguments;
+  std::string sentence;
+};
+
+TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
+  const std::string empty = writeFile("empty", ""), latin = writeFile("latin", "caf\xe9 au lait");
+  const std::string brief = writeFile("brief", "To be, or not to be, that is the question.\n");
+  const BadInput cases[] = {
+      {{"--text", "/no/such/text"}, "cannot open the text '/no/such/text': No such file or directory"},
+      {{"--text", "/"}, "it is a directory"},
+      {{"--text", empty}, "is empty"},
+      {{"--text", latin}, "is not UTF-8: byte 0xe9 at offset 3"},
+      {{"--text", brief}, "--context 16 needs at least 17"},
+      {{"--context", "50000"}, "--context 50000 needs at least 50001"},
+      {{"--width", "10"}, "--width 10 is not divisible by --heads 3"},
+      {{"--stage", "4"}, "--stage"},
+      {{"--ranks", "0"}, "--ranks"},
+      {{"--steps", "-1"}, "--steps"},
+      {{"--layers", "0"}, "--layers"},
+      {{"--batch", "1048576", "--context", "4096"}, "rows"},
+      {{"--until-loss", "2", "--eval-every", "0"}, "--eval-every must be at least 1"},
+      {{"--min-lr", "1"}, "--min-lr 1 is above --lr"},
+      {{"--bucket-bytes", "many"}, "--bucket-bytes"},
+      {{"--metrics", "/no/such/folder/metrics"}, "cannot write the metrics"},
+      {{"--plot", "chart.txt"}, "chart.txt"},
+      {{"--no-such-option"}, "--no-such-option"}};
+  for (const BadInput& bad : cases) {
+    for (const Arguments& ranks : {Arguments{}, Arguments{"--ranks", "3"}}) {
+      Arguments arguments = commandLine(kTiny, bad.arguments);
+      if (bad.arguments[0] != "--ranks") {
+        arguments.insert(arguments.end(), ranks.begin(), ranks.end());
+      }
+      const CommandResult result = Command(arguments).wait(std::chrono::seconds(20));
+      EXPECT_EQ(result.exitCode, 2) << result.output;
+      EXPECT_FALSE(result.leftSomething);
+      EXPECT_IN(bad.sentence, result.output);
+      EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+    }
+  }
+}
+
+// Waits until the run has written its first step.
+bool trains(const std::string& metricsPath, const Command& command) {
+  for (int i = 0; i < 4000; ++i) {
+    std::ifstream lines(metricsPath);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("\"step\"") != std::string::npos && command.pid() > 0) {
+        return true;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+TEST_F(RunTest, aKilledRankEndsTheRunAndIsNamed) {
+  for (const char* stage : {"2", "3"}) {
+    Command command(
+        commandLine(kTiny, {"--ranks", "3", "--steps", "100000000", "--log-every", "100000000",
+                            "--eval-every", "0", "--stage", stage, "--metrics", file("metrics")}));
+    ASSERT_TRUE(trains(file("metrics"), command));
+    const std::vector<pid_t> ranks = command.children();
+    ASSERT_EQ(ranks.size(), 3u);
+    kill(ranks[1], SIGKILL);
+    const auto killed = std::chrono::steady_clock::now();
+    const CommandResult result = command.wait(std::chrono::seconds(30));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - killed).count();
+    EXPECT_FALSE(result.overdue);
+    EXPECT_FALSE(result.leftSomething);
+    EXPECT_EQ(result.exitCode, 128 + SIGKILL) << result.output;
+    EXPECT_LT(seconds, 10);
+    EXPECT_IN("rank 1 was killed by signal 9", result.output);
+    std::filesystem::remove(file("metrics"));
+  }
+}
+
+TEST_F(RunTest, interruptEndsAllRanks) {
+  Command command(commandLine(kTiny, {"--ranks", "3", "--steps", "100000000", "--log-every", "100000000",
+                                      "--eval-every", "0", "--metrics", file("metrics")}));
+  ASSERT_TRUE(trains(file("metrics"), command));
+  kill(command.pid(), SIGINT);
+  const CommandResult result = command.wait(std::chrono::seconds(30));
+  EXPECT_FALSE(result.overdue);
+  EXPECT_FALSE(result.leftSomething);
+  EXPECT_EQ(result.exitCode, 128 + SIGINT) << result.output;
+}
+
+// Two ranks started as a launcher does.
+class LaunchedTest : public RunTest {
+ protected:
+  std::vector<CommandResult> launch(const Arguments& first, const Arguments& second) {
+    const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+    Command rank0(commandLine(kTiny, first), {"PEAL_RANK=0", "PEAL_SIZE=2", root});
+    Command rank1(commandLine(kTiny, second), {"PEAL_RANK=1", "PEAL_SIZE=2", root});
+    std::vector<CommandResult> results = {rank0.wait(), rank1.wait()};
+    for (const CommandResult& result : results) {
+      EXPECT_FALSE(result.overdue);
+    }
+    return results;
+  }
+};
+
+TEST_F(LaunchedTest, givesTheSameBitsAsLocalProcesses) {
+  const json expected = bits(train({"--ranks", "2", "--steps", "3"}));
+  const Arguments more = {"--steps", "3", "--metrics", file("metrics")};
+  const std::vector<CommandResult> results = launch(more, more);
+  EXPECT_EQ(results[0].exitCode, 0) << results[0].output;
+  EXPECT_EQ(results[1].exitCode, 0) << results[1].output;
+  EXPECT_EQ(results[1].output, "");
+  EXPECT_EQ(bits(metrics()), expected);
+}
+
+TEST_F(LaunchedTest, ranksWithDifferentTextsAreRefused) {
+  const std::string other = writeFile("other", std::string(5000, 'x') + std::string(5000, 'y'));
+  const std::vector<CommandResult> results = launch({"--steps", "3"}, {"--steps", "3", "--text", other});
+  for (const CommandResult& result : results) {
+    EXPECT_EQ(result.exitCode, 1) << result.output;
+    EXPECT_IN("rank 1 has another text or other options than rank 0", result.output);
+  }
+}
+
+TEST_F(LaunchedTest, ranksBesideALauncherAreRefused) {
+  const std::vector<CommandResult> results = launch({"--ranks", "2"}, {"--ranks", "2"});
+  for (const CommandResult& result : results) {
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    EXPECT_IN("--ranks", result.output);
+  }
+}
+
+}  // namespace
+}  // namespace peal::train

@@ -1,0 +1,109 @@
+// Whole runs of peal-train as processes: the same bits at every stage, a falling loss, when it stops, and
+// what it prints.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/train/run_fixture.h"
+
+namespace peal::train {
+namespace {
+
+class StagesTest : public RunTest, public testing::WithParamInterface<int> {};
+
+// Exit code 0 says too that memory and traffic are what the formulas say.
+TEST_P(StagesTest, giveTheSameBits) {
+  const Arguments common = {"--ranks", std::to_string(GetParam()), "--steps", "5", "--eval-every", "2"};
+  json expected;
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    Arguments arguments = common;
+    arguments.insert(arguments.end(), {"--stage", stage});
+    const std::vector<json> events = train(arguments);
+    ASSERT_FALSE(events.empty());
+    const json got = bits(events);
+    if (expected.is_null()) {
+      expected = got;
+      EXPECT_EQ(expected.size(), 5u + 2u + 1u + 1u);
+    }
+    EXPECT_EQ(got, expected) << "stage " << stage;
+    const json& end = events.back();
+    EXPECT_EQ(end.at("elementsSent"), end.at("elementsSentFormula"));
+    EXPECT_EQ(end.at("elementsSent") == 0, GetParam() == 1);
+    EXPECT_EQ(end.at("modelStateBytes"), end.at("modelStateFormulaBytes"));
+    EXPECT_EQ(end.at("ranksWithOtherMemory"), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, StagesTest, testing::Values(1, 2, 3, 4, 7));
+
+TEST_F(RunTest, microBatchesAndBucketsDoNotChangeTheBits) {
+  const Arguments common = {"--ranks", "3", "--steps", "3", "--accumulate", "2"};
+  json expected;
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    for (const char* bucketBytes : {"64", "3000", "1M"}) {
+      Arguments arguments = common;
+      arguments.insert(arguments.end(), {"--stage", stage, "--bucket-bytes", bucketBytes});
+      const json got = bits(train(arguments));
+      if (expected.is_null()) {
+        expected = got;
+      }
+      EXPECT_EQ(got, expected) << "stage " << stage << ", buckets of " << bucketBytes;
+    }
+  }
+}
+
+TEST_F(RunTest, accumulatingLocallySendsEachGradientOnce) {
+  for (const char* stage : {"0", "1"}) {
+    const std::vector<json> events = train(
+        {"--ranks", "2", "--steps", "2", "--accumulate", "3", "--accumulate-locally", "--stage", stage});
+    const json& end = events.back();
+    EXPECT_EQ(end.at("elementsSent"), 2 * 2 * events.front().at("parameters").get<uint64_t>());
+  }
+}
+
+TEST_F(RunTest, repeatsBitForBitAndTheSeedMatters) {
+  const json first = bits(train({"--ranks", "2", "--steps", "4", "--seed", "7"}));
+  EXPECT_EQ(first, bits(train({"--ranks", "2", "--steps", "4", "--seed", "7"})));
+  EXPECT_NE(first, bits(train({"--ranks", "2", "--steps", "4", "--seed", "8"})));
+}
+
+TEST_F(RunTest, lossFallsBelowTheBigrams) {
+  const std::vector<json> events = train({"--ranks", "2", "--steps", "500", "--lr", "0.006", "--batch", "8",
+                                          "--width", "32", "--heads", "2", "--context", "32"});
+  const double first = events.at(1).at("loss");
+  EXPECT_NEAR(first, std::log(events.front().at("vocabulary").get<double>()), 0.1);  // knows nothing
+  const json& end = events.back();
+  EXPECT_LT(end.at("heldOutLoss"), end.at("bigramLoss"));
+  EXPECT_LT(end.at("fourGramLoss"), end.at("bigramLoss"));
+}
+
+TEST_F(RunTest, stopsAtTheLossThatWasAskedFor) {
+  const std::vector<json> events =
+      train({"--ranks", "2", "--steps", "1000", "--until-loss", "3.5", "--eval-every", "5", "--lr", "0.01"});
+  EXPECT_LT(events.back().at("heldOutLoss"), 3.5);
+  EXPECT_LT(events.back().at("steps"), 1000);
+  EXPECT_EQ(events.back().at("reason"), "the held-out loss is below 3.5");
+}
+
+TEST_F(RunTest, stopsWhenItsTimeIsOver) {
+  const std::vector<json> events = train({"--ranks", "2", "--steps", "1000000", "--time-limit", "0.2"});
+  EXPECT_EQ(events.back().at("reason"), "the time limit of 0.2 s has passed");
+}
+
+TEST_F(RunTest, printsTheReportAndDraws) {
+  Arguments arguments = commandLine(kTiny, {"--ranks", "3", "--steps", "2", "--stage", "2", "--eval-every",
+                                            "1", "--sample-every", "1", "--plot", file("chart.svg")});
+  const CommandResult result = Command(arguments).wait();
+  ASSERT_EQ(result.exitCode, 0) << result.output;
+  for (const char* part :
+       {"ZeRO stage 2", "step     1  loss ", "held-out loss ", "sample at temperature", "char/s",
+        "communication", "2P + 14P/N", "all 3 ranks: every arena has the planned size", "steps x (N-1) x 2P",
+        "bigram", "four-gram", "weights ", "masters ", "drawn: "}) {
+    EXPECT_IN(part, result.output);
+  }
+  EXPECT_EQ(result.output.find("DIFFERENT"), std::string::npos) << result.output;
+  EXPECT_GT(std::filesystem::file_size(file("chart.svg")), 1000u);
+}
+
+}  // namespace
+}  // namespace peal::train

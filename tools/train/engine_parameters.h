@@ -1,0 +1,36 @@
+// The model's view of the ZeRO engine: bf16 weights widened when read, fp32 gradients rounded once when
+// handed over. Called by the model; never keeps a pointer of the engine beyond a call.
+#pragma once
+#include <vector>
+
+#include "peal/zero.hpp"
+#include "tools/train/parameters.h"
+
+namespace peal::train {
+
+class EngineParameters : public ParameterAccess {
+ public:
+  EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs)
+      : engine_(engine), specs_(specs) {}
+
+  void enter(size_t unit, Pass pass) override;
+  void leave(size_t unit, Pass pass) override;
+  void read(size_t parameter, float* values) override;
+  void gradientReady(size_t parameter, const float* values) override;
+
+ private:
+  zero::Engine& engine_;
+  const std::vector<ParameterSpec>& specs_;
+};
+
+// Registers the parameters under their places in the list and seals the engine. Rank 0 makes the first
+// values.
+void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs, uint64_t seed,
+                        int rank);
+
+// FNV-1a over the values of all parameters in their order: the bf16 weights, or the fp32 masters.
+// Collective; the same on all ranks.
+uint64_t hashParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs,
+                        pealZeroTensor_t tensor);
+
+}  // namespace peal::train

@@ -1,0 +1,33 @@
+// peal-train: see options.cpp for the command line and docs/TRAIN.md for the story.
+#include "tools/common/error.h"
+#include "tools/train/run.h"
+
+namespace peal::train {
+namespace {
+
+int trainMain(int argc, char** argv) {
+  TrainOptions options;
+  if (const std::optional<int> code = parseOptions(argc, argv, options)) {
+    return *code;
+  }
+  // Before any rank starts: a bad text or an unwritable file is then told once, and nothing is left behind.
+  pealLaunch_t launch{};
+  tools::check(pealGetLaunch(&launch), "pealGetLaunch");
+  const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
+  const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context);
+  MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
+
+  tools::RankSetup setup;
+  setup.config.deterministic = 1;
+  setup.config.commName = "peal-train";
+  return tools::runRanks(options.ranks, setup, [&](tools::RankContext& context) {
+    return runRank(options, text, metrics, context);
+  });
+}
+
+}  // namespace
+}  // namespace peal::train
+
+int main(int argc, char** argv) {
+  return peal::tools::guard("peal-train", [&] { return peal::train::trainMain(argc, argv); });
+}

@@ -1,0 +1,25 @@
+// Everything measured, as JSON lines: {"event": "start" | "step" | "heldOut" | "sample" | "end", ...}.
+// Written by rank 0; a run that is killed leaves whole lines.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace peal::train {
+
+class MetricsFile {
+ public:
+  // path empty: writes nothing. Throws UsageError if the file cannot be made.
+  explicit MetricsFile(const std::string& path);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  // Throws ToolError if the line cannot be written.
+  void write(const nlohmann::json& line);
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace peal::train

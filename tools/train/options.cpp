@@ -1,0 +1,184 @@
+#include "tools/train/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <numbers>
+
+#include "tools/common/arguments.h"
+#include "tools/common/error.h"
+#include "tools/common/plot.h"
+#include "tools/common/sizes.h"
+
+namespace peal::train {
+namespace {
+
+using tools::UsageError;
+
+constexpr double kLargest = 1e9;  // of every number that is not a size; keeps products far from overflow
+
+void addModel(CLI::App& app, TrainOptions& options) {
+  const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
+  app.add_option("--layers", options.shape.layers, "Transformer blocks")->check(count)->group("Model");
+  app.add_option("--width", options.shape.width, "Width of the residual stream")
+      ->check(count)
+      ->group("Model");
+  app.add_option("--heads", options.shape.heads, "Attention heads; must divide the width")
+      ->check(count)
+      ->group("Model");
+  app.add_option("--context", options.shape.context, "Characters that a prediction can see")
+      ->check(count)
+      ->group("Model");
+}
+
+void addTraining(CLI::App& app, TrainOptions& options) {
+  const char* group = "Training";
+  const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
+  const auto positive = CLI::Range(0.0, kLargest);
+  app.add_option("--stage", options.stage,
+                 "ZeRO stage: 0 shards nothing, 1 optimizer state, 2 and gradients, 3 and parameters")
+      ->check(CLI::Range(0, 3))
+      ->group(group);
+  app.add_option("--batch", options.batch, "Sequences of each rank in a micro-batch")
+      ->check(count)
+      ->group(group);
+  app.add_option("--accumulate", options.accumulate, "Micro-batches of a step")->check(count)->group(group);
+  app.add_flag_callback(
+         "--accumulate-locally", [&options] { options.accumulation = Accumulation::Local; },
+         "Stages 0 and 1 add up micro-batches on each rank and reduce once: less traffic, but other "
+         "roundings than stages 2 and 3")
+      ->group(group);
+  app.add_option("--steps", options.steps, "Steps at most")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
+      ->group(group);
+  app.add_option("--until-loss", options.untilLoss, "Stop when the held-out loss is below this (nats)")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--time-limit", options.timeLimitSeconds, "Stop after so many seconds of training")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--lr", options.learningRate, "Learning rate after the warm-up")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--min-lr", options.minLearningRate, "Learning rate at the last step")
+      ->check(positive)
+      ->group(group)
+      ->default_str("a tenth of --lr");
+  app.add_option("--warmup", options.warmup, "Steps of linear warm-up")->group(group);
+  app.add_option("--weight-decay", options.weightDecay, "AdamW's decay of matrices")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--beta1", options.beta1, "AdamW's first moment")->check(CLI::Range(0.0, 1.0))->group(group);
+  app.add_option("--beta2", options.beta2, "AdamW's second moment")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(group);
+  app.add_option("--clip", options.clip, "Largest global gradient norm; 0: no clipping")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--seed", options.seed, "Of first values, data order and samples")->group(group);
+}
+
+void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketBytes) {
+  const char* group = "Text and output";
+  app.add_option("--text", options.textPath, "UTF-8 file to train on")
+      ->type_name("FILE")
+      ->group(group)
+      ->default_str("Debian's bible-kjv");
+  app.add_option("--eval-every", options.evalEvery, "Steps between held-out losses; 0: only at the end")
+      ->group(group);
+  app.add_option("--eval-characters", options.evalCharacters,
+                 "Held-out characters scored on the way; at the end it is all of them")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->group(group);
+  app.add_option("--log-every", options.logEvery, "Steps between progress lines")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->group(group);
+  app.add_option("--sample", options.sample, "Characters of the text sample at the end")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 20))
+      ->group(group);
+  app.add_option("--sample-every", options.sampleEvery, "Steps between samples; 0: only at the end")
+      ->group(group);
+  app.add_option("--temperature", options.temperature, "Of the samples")
+      ->check(CLI::Range(0.01, 100.0))
+      ->group(group);
+  app.add_option("--bucket-bytes", bucketBytes, "Gradients are reduced in buckets of this size")
+      ->type_name("SIZE")
+      ->group(group)
+      ->default_str("1M");
+  app.add_option("--plot", options.plotPath, "Draw the loss curve and the memory (.svg, .png, .pdf)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--metrics,--json", options.metricsPath, "Write everything measured as JSON lines")
+      ->type_name("FILE")
+      ->group(group);
+}
+
+}  // namespace
+
+std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
+  CLI::App app{
+      "Trains a character-level GPT on real text, its state sharded over ranks by peal's ZeRO engine.\n"
+      "Ranks are processes of this machine (--ranks N) or come from a launcher (mpirun, srun, torchrun).",
+      "peal-train"};
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::string bucketBytes;
+  tools::addRanksOption(app, options.ranks);
+  addModel(app, options);
+  addTraining(app, options);
+  addTextAndOutput(app, options, bucketBytes);
+  if (const std::optional<int> code = tools::parseArguments(app, argc, argv)) {
+    return code;
+  }
+  if (!bucketBytes.empty()) {
+    options.bucketBytes = tools::parseSizeBytes(bucketBytes, "--bucket-bytes");
+  }
+  if (options.minLearningRate < 0) {
+    options.minLearningRate = options.learningRate / 10;
+  }
+  checkOptions(options);
+  return std::nullopt;
+}
+
+void checkOptions(const TrainOptions& options) {
+  const ModelShape& shape = options.shape;
+  if (shape.width % shape.heads != 0) {
+    throw UsageError(
+        fmt::format("--width {} is not divisible by --heads {}: {} of the width would belong to no head",
+                    shape.width, shape.heads, shape.width % shape.heads));
+  }
+  // Matrix products count rows and columns in 31 bits.
+  const uint64_t limit = uint64_t{1} << 31;
+  if (options.batch * shape.context >= limit || 4 * shape.width >= limit) {
+    throw UsageError(fmt::format("--batch {} times --context {} is {} rows: at most {} are possible",
+                                 options.batch, shape.context, options.batch * shape.context, limit - 1));
+  }
+  if (options.bucketBytes < 2) {
+    throw UsageError(fmt::format("--bucket-bytes {} holds no gradient: at least 2", options.bucketBytes));
+  }
+  if (options.minLearningRate > options.learningRate) {
+    throw UsageError(
+        fmt::format("--min-lr {} is above --lr {}", options.minLearningRate, options.learningRate));
+  }
+  if (options.untilLoss > 0 && options.evalEvery == 0) {
+    throw UsageError("--until-loss needs held-out losses on the way: --eval-every must be at least 1");
+  }
+  if (options.beta1 >= 1 || options.beta2 >= 1) {
+    throw UsageError(fmt::format("--beta1 {} and --beta2 {} must be below 1", options.beta1, options.beta2));
+  }
+  if (!options.plotPath.empty()) {
+    tools::checkPlotPath(options.plotPath);
+  }
+}
+
+double learningRateAt(const TrainOptions& options, uint64_t step) {
+  if (step <= options.warmup) {
+    return options.learningRate * static_cast<double>(step) / static_cast<double>(options.warmup);
+  }
+  const double done = static_cast<double>(step - options.warmup) /
+                      static_cast<double>(std::max<uint64_t>(options.steps - options.warmup, 1));
+  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
+  return options.minLearningRate + (options.learningRate - options.minLearningRate) * cosine;
+}
+
+}  // namespace peal::train

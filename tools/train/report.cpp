@@ -1,0 +1,219 @@
+#include "tools/train/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tools/common/plot.h"
+#include "tools/train/blas.h"
+#include "tools/train/kernels.h"
+
+namespace peal::train {
+namespace {
+
+std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+// 1234567 as "1,234,567".
+std::string grouped(uint64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) {
+      text.push_back(',');
+    }
+    text.push_back(digits[i]);
+  }
+  return text;
+}
+
+const char* verdict(bool agrees) { return agrees ? "equal" : "DIFFERENT"; }
+
+std::string comparison(double loss, double yardstick) {
+  return fmt::format("{} by {:.3f}", loss < yardstick ? "beaten" : "ahead", std::abs(loss - yardstick));
+}
+
+}  // namespace
+
+Reporter::Reporter(const TrainOptions& options, const Text& text, const tools::RankContext& context,
+                   MetricsFile& metrics)
+    : options_(options), text_(text), context_(context), metrics_(metrics), speaks_(context.rank == 0) {}
+
+void Reporter::start(const Trainer& trainer) {
+  if (!speaks_) {
+    return;
+  }
+  const ModelShape& shape = trainer.model().shape();
+  uint64_t parameters = 0;
+  for (const ParameterSpec& spec : trainer.model().specs()) {
+    parameters += spec.count();
+  }
+  fmt::print("peal-train: {} characters of {} to train on, {} held out, {} different\n",
+             grouped(text_.training().size()), text_.name(), grouped(text_.heldOut().size()),
+             text_.vocabulary());
+  fmt::print("model: {} parameters: {} layers, width {}, {} heads, context {}\n", grouped(parameters),
+             shape.layers, shape.width, shape.heads, shape.context);
+  fmt::print(
+      "ranks: {} ({}), ZeRO stage {}; a step is {} characters: {} sequences x {} micro-batches per rank\n",
+      context_.size, context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
+      options_.stage, grouped(options_.sequencesPerStep(context_.size) * shape.context), options_.batch,
+      options_.accumulate);
+  fmt::print("compute: one core per rank, OpenBLAS kernels {}, own loops {}\n\n", blas().kernels,
+             kernels().name);
+  std::fflush(stdout);
+  metrics_.write({{"event", "start"},
+                  {"text", text_.name()},
+                  {"trainingCharacters", text_.training().size()},
+                  {"heldOutCharacters", text_.heldOut().size()},
+                  {"vocabulary", text_.vocabulary()},
+                  {"parameters", parameters},
+                  {"layers", shape.layers},
+                  {"width", shape.width},
+                  {"heads", shape.heads},
+                  {"context", shape.context},
+                  {"batch", options_.batch},
+                  {"accumulate", options_.accumulate},
+                  {"ranks", context_.size},
+                  {"launcher", context_.launcher},
+                  {"stage", options_.stage},
+                  {"seed", options_.seed},
+                  {"blasKernels", blas().kernels},
+                  {"loops", kernels().name}});
+}
+
+void Reporter::step(const Trainer& trainer, const StepResult& result) {
+  if (!speaks_) {
+    return;
+  }
+  const uint64_t step = trainer.stepsDone();
+  history_.steps.push_back(static_cast<double>(step));
+  history_.losses.push_back(result.loss);
+  metrics_.write({{"event", "step"},
+                  {"step", step},
+                  {"loss", result.loss},
+                  {"gradientNorm", result.report.gradientNorm},
+                  {"clipFactor", result.report.clipFactor},
+                  {"skipped", result.report.skipped != 0},
+                  {"learningRate", result.learningRate},
+                  {"tokens", result.report.tokens},
+                  {"seconds", result.seconds},
+                  {"communicationSeconds", result.report.communicationSeconds},
+                  {"waitSeconds", result.report.waitSeconds}});
+  ++steps_;
+  tokens_ += result.report.tokens;
+  seconds_ += result.seconds;
+  communicationSeconds_ += result.report.communicationSeconds;
+  waitSeconds_ += result.report.waitSeconds;
+  if (result.report.skipped != 0) {
+    fmt::print("step {:5}  skipped on all ranks: a gradient was infinite or not a number\n", step);
+  }
+  if (step % options_.logEvery != 0 && step != 1) {
+    return;
+  }
+  const double perStep = 1e3 / static_cast<double>(steps_);
+  fmt::print(
+      "step {:5}  loss {:.4f}  norm {:6.3f}  lr {:.2e}  {:6.0f} char/s  {:5.0f} ms/step  communication "
+      "{:4.1f} ms "
+      "({:.0f} %), not hidden {:.1f} ms\n",
+      step, result.loss, result.report.gradientNorm, result.learningRate,
+      static_cast<double>(tokens_) / seconds_, seconds_ * perStep, communicationSeconds_ * perStep,
+      100 * communicationSeconds_ / seconds_, waitSeconds_ * perStep);
+  std::fflush(stdout);
+  steps_ = tokens_ = 0;
+  seconds_ = communicationSeconds_ = waitSeconds_ = 0;
+}
+
+void Reporter::heldOut(uint64_t step, double loss, uint64_t characters) {
+  if (!speaks_) {
+    return;
+  }
+  history_.heldOutSteps.push_back(static_cast<double>(step));
+  history_.heldOutLosses.push_back(loss);
+  fmt::print("step {:5}  held-out loss {:.4f} nats per character on {} of {} characters\n", step, loss,
+             grouped(characters), grouped(text_.heldOut().size()));
+  std::fflush(stdout);
+  metrics_.write({{"event", "heldOut"}, {"step", step}, {"loss", loss}, {"characters", characters}});
+}
+
+void Reporter::sample(uint64_t step, const std::string& text) {
+  if (!speaks_) {
+    return;
+  }
+  fmt::print("step {:5}  sample at temperature {}:\n----\n{}\n----\n", step, options_.temperature, text);
+  std::fflush(stdout);
+  metrics_.write({{"event", "sample"}, {"step", step}, {"text", text}});
+}
+
+void Reporter::printMemory(const Summary& summary) {
+  fmt::print("\n{:<34} {:>15} {:>15}\n", fmt::format("memory of rank {} [bytes]", context_.rank), "measured",
+             "planned");
+  for (const MemoryLine& line : summary.memory) {
+    fmt::print("  {:<32} {:>15} {:>15}  {}{}\n", line.name, grouped(line.bytes), grouped(line.plannedBytes),
+               verdict(line.bytes == line.plannedBytes), line.isModelState ? "" : ", buffer");
+  }
+  fmt::print("  {:<32} {:>15} {:>15}  {}, {}\n", "model states", grouped(summary.modelStateBytes),
+             grouped(summary.modelStateFormulaBytes),
+             verdict(summary.modelStateBytes == summary.modelStateFormulaBytes),
+             memoryFormula(options_.stage));
+  if (summary.memoryAgrees()) {
+    fmt::print("  all {} ranks: every arena has the planned size\n", context_.size);
+  } else {
+    fmt::print("  {} of {} ranks have an arena whose size is not the planned one\n",
+               summary.ranksWithOtherMemory, context_.size);
+  }
+  fmt::print("\n{:<34} {:>15} {:>15}\n", "elements sent, all ranks", "measured", "formula");
+  fmt::print("  {:<32} {:>15} {:>15}  {}, steps x (N-1) x {}\n",
+             fmt::format("training, {} steps", summary.steps), grouped(summary.sent.training),
+             grouped(summary.sentFormula), verdict(summary.sentAgrees()), elementsFormula(options_));
+  fmt::print("  {:<32} {:>15}\n", "held-out losses and samples", grouped(summary.sent.evaluation));
+}
+
+void Reporter::end(const Summary& summary, const std::string& reason) {
+  if (!speaks_) {
+    return;
+  }
+  const uint64_t tokens = summary.steps * options_.sequencesPerStep(context_.size) * options_.shape.context;
+  fmt::print("\nstopped after {} steps: {}\n", summary.steps, reason);
+  fmt::print("training took {:.1f} s: {} characters, {:.0f} per second\n", summary.trainingSeconds,
+             grouped(tokens),
+             summary.trainingSeconds > 0 ? static_cast<double>(tokens) / summary.trainingSeconds : 0);
+  printMemory(summary);
+  fmt::print("\nheld-out loss {:.4f} nats per character on all {} held-out characters\n", summary.heldOutLoss,
+             grouped(text_.heldOut().size()));
+  fmt::print("  bigram    {:.3f}  {}\n", summary.bigramLoss,
+             comparison(summary.heldOutLoss, summary.bigramLoss));
+  fmt::print("  four-gram {:.3f}  {}\n", summary.fourGramLoss,
+             comparison(summary.heldOutLoss, summary.fourGramLoss));
+  fmt::print("weights {} (bf16), masters {} (fp32)\n", hex(summary.weightsHash), hex(summary.masterHash));
+  std::fflush(stdout);
+  nlohmann::json memory = nlohmann::json::array();
+  for (const MemoryLine& line : summary.memory) {
+    memory.push_back({{"name", line.name},
+                      {"bytes", line.bytes},
+                      {"plannedBytes", line.plannedBytes},
+                      {"modelState", line.isModelState}});
+  }
+  metrics_.write({{"event", "end"},
+                  {"reason", reason},
+                  {"steps", summary.steps},
+                  {"seconds", summary.trainingSeconds},
+                  {"heldOutLoss", summary.heldOutLoss},
+                  {"bigramLoss", summary.bigramLoss},
+                  {"fourGramLoss", summary.fourGramLoss},
+                  {"weights", hex(summary.weightsHash)},
+                  {"masters", hex(summary.masterHash)},
+                  {"memory", memory},
+                  {"modelStateBytes", summary.modelStateBytes},
+                  {"modelStateFormulaBytes", summary.modelStateFormulaBytes},
+                  {"ranksWithOtherMemory", summary.ranksWithOtherMemory},
+                  {"elementsSent", summary.sent.training},
+                  {"elementsSentFormula", summary.sentFormula},
+                  {"elementsSentEvaluating", summary.sent.evaluation}});
+  if (!options_.plotPath.empty()) {
+    tools::plot(chart(options_, text_.name(), history_, summary), options_.plotPath);
+    fmt::print("drawn: {}\n", options_.plotPath);
+  }
+}
+
+}  // namespace peal::train

@@ -1,0 +1,82 @@
+// What peal-train prints and draws. The ranks gather what was measured together; rank 0 alone prints.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/train/metrics.h"
+#include "tools/train/trainer.h"
+
+namespace peal::train {
+
+// One run's losses, for the chart.
+struct History {
+  std::vector<double> steps, losses;
+  std::vector<double> heldOutSteps, heldOutLosses;
+};
+
+struct MemoryLine {
+  std::string name;
+  uint64_t bytes;
+  uint64_t plannedBytes;
+  bool isModelState;
+};
+
+struct Summary {
+  uint64_t steps;
+  double trainingSeconds;  // without evaluation and samples
+  double heldOutLoss;      // of the whole held-out text
+  uint64_t weightsHash, masterHash;
+  std::vector<MemoryLine> memory;  // of this rank
+  uint64_t modelStateBytes;        // measured, and the formula's figure
+  uint64_t modelStateFormulaBytes;
+  uint64_t ranksWithOtherMemory;  // ranks whose arenas differ from the planner's
+  SentElements sent;
+  uint64_t sentFormula;             // of all ranks in all steps
+  double bigramLoss, fourGramLoss;  // rank 0
+  bool memoryAgrees() const { return ranksWithOtherMemory == 0; }
+  bool sentAgrees() const { return sent.training == sentFormula; }
+};
+
+// Collective.
+Summary summarize(const TrainOptions& options, const Text& text, const tools::RankContext& context,
+                  Trainer& trainer);
+
+// Rank 0's output. The others make one that is silent.
+class Reporter {
+ public:
+  Reporter(const TrainOptions& options, const Text& text, const tools::RankContext& context,
+           MetricsFile& metrics);
+
+  void start(const Trainer& trainer);
+  void step(const Trainer& trainer, const StepResult& result);
+  void heldOut(uint64_t step, double loss, uint64_t characters);
+  void sample(uint64_t step, const std::string& text);
+  void end(const Summary& summary, const std::string& reason);
+
+ private:
+  void printMemory(const Summary& summary);
+  void draw(const Summary& summary);
+
+  const TrainOptions& options_;
+  const Text& text_;
+  const tools::RankContext& context_;
+  MetricsFile& metrics_;
+  bool speaks_;
+  History history_;
+  // Since the last progress line.
+  uint64_t steps_ = 0, tokens_ = 0;
+  double seconds_ = 0, communicationSeconds_ = 0, waitSeconds_ = 0;
+};
+
+// The description of the chart of a run, for tools/common/plot.h.
+nlohmann::json chart(const TrainOptions& options, const std::string& textName, const History& history,
+                     const Summary& summary);
+
+// The formula of ZeRO for the bytes of model states per rank, and for the elements of a step, as text.
+std::string memoryFormula(int stage);
+std::string elementsFormula(const TrainOptions& options);
+
+}  // namespace peal::train

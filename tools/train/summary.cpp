@@ -1,0 +1,103 @@
+// The figures at the end of a run and their formulas, and the chart of both.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tools/train/ngram.h"
+#include "tools/train/report.h"
+
+namespace peal::train {
+
+std::string memoryFormula(int stage) {
+  const char* formulas[] = {"16P", "4P + 12P/N", "2P + 14P/N", "16P/N"};
+  return formulas[stage];
+}
+
+std::string elementsFormula(const TrainOptions& options) {
+  const size_t m = options.accumulate;
+  const bool isReducedOnce = m == 1 || options.accumulation == Accumulation::Local;
+  switch (options.stage) {
+    case 0:
+      return isReducedOnce ? "2P" : fmt::format("{}P", 2 * m);
+    case 1:
+      return isReducedOnce ? "2P" : fmt::format("{}P", m + 1);
+    case 2:
+      return fmt::format("{}P", m + 1);
+    default:
+      return fmt::format("{}P", 3 * m);
+  }
+}
+
+Summary summarize(const TrainOptions& options, const Text& text, const tools::RankContext& context,
+                  Trainer& trainer) {
+  Summary summary{};
+  summary.steps = trainer.stepsDone();
+  summary.heldOutLoss = trainer.heldOutLoss();
+  summary.weightsHash = trainer.weightsHash();
+  summary.masterHash = trainer.masterHash();
+
+  const pealZeroPlan_t plan = zero::plan(planInput(options, trainer.model(), context.rank, context.size));
+  const pealZeroPlanStage_t& stage = plan.stages[options.stage];
+  bool agrees = true;
+  for (const pealZeroArena_t& arena : trainer.engine().memory()) {
+    const bool isModelState = arena.kind == pealZeroModelState;
+    summary.memory.push_back({arena.name, arena.bytes, arena.plannedBytes, isModelState});
+    summary.modelStateBytes += isModelState ? arena.bytes : 0;
+    agrees = agrees && arena.bytes == arena.plannedBytes;
+  }
+  summary.modelStateFormulaBytes = stage.modelStates;
+  agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
+  summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
+
+  summary.sent = trainer.sentByAllRanks();
+  summary.sentFormula = static_cast<uint64_t>(std::llround(stage.elements)) *
+                        static_cast<uint64_t>(context.size - 1) * summary.steps;
+  if (context.rank == 0) {
+    summary.bigramLoss = ngramLoss(text.training(), text.heldOut(), text.vocabulary(), 1);
+    summary.fourGramLoss = ngramLoss(text.training(), text.heldOut(), text.vocabulary(), 3);
+  }
+  return summary;
+}
+
+nlohmann::json chart(const TrainOptions& options, const std::string& textName, const History& history,
+                     const Summary& summary) {
+  using nlohmann::json;
+  const double last = history.steps.empty() ? 1 : history.steps.back();
+  const auto level = [&](const char* name, double loss) {
+    return json{{"name", name}, {"x", {0.0, last}}, {"y", {loss, loss}}, {"style", "dashed"}};
+  };
+  const json losses = {{"kind", "lines"},
+                       {"title", "Loss"},
+                       {"xLabel", "step"},
+                       {"yLabel", "nats per character"},
+                       {"series",
+                        {json{{"name", "training"}, {"x", history.steps}, {"y", history.losses}},
+                         json{{"name", "held out"},
+                              {"x", history.heldOutSteps},
+                              {"y", history.heldOutLosses},
+                              {"style", "dots"}},
+                         level("bigram", summary.bigramLoss), level("four-gram", summary.fourGramLoss)}}};
+  json categories = json::array(), measured = json::array(), planned = json::array();
+  for (const MemoryLine& line : summary.memory) {
+    categories.push_back(line.name);
+    measured.push_back(line.bytes);
+    planned.push_back(line.plannedBytes);
+  }
+  const json memory = {
+      {"kind", "bars"},
+      {"title", fmt::format("Memory of one rank, model states {}", memoryFormula(options.stage))},
+      {"yLabel", "bytes"},
+      {"yUnit", "bytes"},
+      {"stacked", false},
+      {"categories", categories},
+      {"series",
+       {json{{"name", "measured"}, {"values", measured}}, json{{"name", "formula"}, {"values", planned}}}}};
+  return {
+      {"title", fmt::format("peal-train on {}", textName)},
+      {"subtitle", fmt::format("ZeRO stage {}, {} layers of width {}, held-out loss {:.3f}", options.stage,
+                               options.shape.layers, options.shape.width, summary.heldOutLoss)},
+      {"panels", {losses, memory}}};
+}
+
+}  // namespace peal::train

@@ -1,0 +1,226 @@
+#include "tools/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "tools/common/error.h"
+#include "tools/train/hash.h"
+
+namespace peal::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+ModelShape shapeFor(const TrainOptions& options, const Text& text) {
+  ModelShape shape = options.shape;
+  shape.vocabulary = text.vocabulary();
+  return shape;
+}
+
+// Everything that the ranks must have in common and the engine does not check.
+uint64_t fingerprint(const TrainOptions& options, const Text& text) {
+  Fnv1a hash;
+  hash.add(text.training().data(), text.training().size() * sizeof(uint32_t));
+  hash.add(text.heldOut().data(), text.heldOut().size() * sizeof(uint32_t));
+  const uint64_t numbers[] = {options.shape.heads, options.shape.context,  options.batch,
+                              options.steps,       options.warmup,         options.seed,
+                              options.evalEvery,   options.evalCharacters, options.sample,
+                              options.sampleEvery, text.training().size()};
+  hash.add(numbers, sizeof numbers);
+  const double rates[] = {options.learningRate, options.minLearningRate, options.untilLoss,
+                          options.temperature};
+  hash.add(rates, sizeof rates);
+  return hash.value();
+}
+
+}  // namespace
+
+pealZeroOptions_t engineOptions(const TrainOptions& options) {
+  pealZeroOptions_t zero = zero::defaultOptions();
+  zero.stage = options.stage;
+  zero.microBatches = static_cast<int>(options.accumulate);
+  zero.reduceEachMicroBatch = options.accumulation == Accumulation::SameBits ? 1 : 0;
+  zero.bucketBytes = options.bucketBytes;
+  zero.missingGradients = pealZeroMissingIsError;  // this model gives every gradient
+  zero.clipNorm = options.clip;
+  zero.beta1 = options.beta1;
+  zero.beta2 = options.beta2;
+  zero.weightDecay = options.weightDecay;
+  return zero;
+}
+
+pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, int rank, int size) {
+  pealZeroPlanInput_t input = zero::defaultPlanInput();
+  for (const ParameterSpec& spec : model.specs()) {
+    input.parameters += spec.count();
+  }
+  input.ranks = size;
+  input.rank = rank;
+  input.microBatches = static_cast<int64_t>(options.accumulate);
+  input.reduceEachMicroBatch = options.accumulation == Accumulation::SameBits ? 1 : 0;
+  input.tokens = static_cast<double>(options.batch * options.shape.context);
+  input.bucketBytes = options.bucketBytes;
+  input.units = unitCount(model.shape());
+  return input;
+}
+
+Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::RankContext& context)
+    : options_(options),
+      text_(text),
+      context_(context),
+      engine_(context.comm, engineOptions(options)),
+      model_(shapeFor(options, text), options.batch),
+      access_(engine_, model_.specs()),
+      inputs_(options.batch * options.shape.context),
+      targets_(inputs_.size()) {
+  agree();
+  registerParameters(engine_, model_.specs(), options_.seed, context_.rank);
+}
+
+void Trainer::agree() {
+  const uint64_t mine = fingerprint(options_, text_);
+  std::vector<uint64_t> all(static_cast<size_t>(context_.size));
+  tools::check(pealAllGather(&mine, all.data(), 1, pealUint64, context_.comm, nullptr), "pealAllGather",
+               context_.comm);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw tools::ToolError(fmt::format(
+          "rank {} has another text or other options than rank 0 (fingerprints {:016x} and {:016x}). "
+          "Start all ranks with the same command line and the same file",
+          rank, all[rank], all[0]));
+    }
+  }
+}
+
+void Trainer::addOverRanks(std::vector<double>& values) {
+  tools::check(pealAllReduce(values.data(), values.data(), values.size(), pealFloat64, pealSum, context_.comm,
+                             nullptr),
+               "pealAllReduce", context_.comm);
+}
+
+uint64_t Trainer::sumOverRanks(uint64_t value) {
+  uint64_t sum = 0;
+  tools::check(pealAllReduce(&value, &sum, 1, pealUint64, pealSum, context_.comm, nullptr), "pealAllReduce",
+               context_.comm);
+  return sum;
+}
+
+StepResult Trainer::step(bool askStop) {
+  const auto start = Clock::now();
+  const size_t context = options_.shape.context;
+  double loss = 0;
+  for (size_t micro = 0; micro < options_.accumulate; ++micro) {
+    const uint64_t firstSlot =
+        (micro * static_cast<uint64_t>(context_.size) + static_cast<uint64_t>(context_.rank)) *
+        options_.batch;
+    for (size_t b = 0; b < options_.batch; ++b) {
+      text_.sequence(options_.seed, stepsDone_, firstSlot + b, context, inputs_.data() + b * context,
+                     targets_.data() + b * context);
+    }
+    loss += model_.loss(access_, inputs_.data(), targets_.data(), options_.batch, context);
+    model_.backward(access_);
+    engine_.endMicroBatch();
+  }
+  const uint64_t tokens = options_.accumulate * options_.batch * context;
+  StepResult result{};
+  result.learningRate = learningRateAt(options_, stepsDone_ + 1);
+  result.report = engine_.step(result.learningRate, tokens);
+  std::vector<double> sums = {loss, static_cast<double>(tokens), askStop ? 1.0 : 0.0};
+  addOverRanks(sums);
+  result.loss = sums[0] / sums[1];
+  result.stopAsked = sums[2] > 0;
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  ++stepsDone_;
+  return result;
+}
+
+// Summed loss of the windows that are this rank's. Every rank makes the same number of forward passes,
+// because at stage 3 each is a collective: one without windows of its own makes them for nothing.
+double Trainer::scoreWindows(const std::vector<size_t>& windows, size_t length) {
+  const auto size = static_cast<size_t>(context_.size), rank = static_cast<size_t>(context_.rank);
+  const std::vector<uint32_t>& heldOut = text_.heldOut();
+  double loss = 0;
+  for (size_t first = 0; first < windows.size(); first += size * options_.batch) {
+    size_t sequences = 0;
+    for (size_t b = 0; b < options_.batch; ++b) {
+      const size_t index = first + b * size + rank;
+      if (index >= windows.size()) {
+        break;
+      }
+      const size_t start = windows[index];
+      for (size_t i = 0; i < length; ++i) {
+        const size_t at = start + i;
+        inputs_[sequences * length + i] = at == 0 ? text_.training().back() : heldOut[at - 1];
+        targets_[sequences * length + i] = heldOut[at];
+      }
+      ++sequences;
+    }
+    const size_t padded = std::max<size_t>(sequences, 1);  // what the last pass left there
+    const double passLoss = model_.loss(access_, inputs_.data(), targets_.data(), padded, length);
+    loss += sequences > 0 ? passLoss : 0;
+  }
+  return loss;
+}
+
+double Trainer::heldOutLoss(uint64_t characters) {
+  const uint64_t before = elementsSent();
+  const size_t length = options_.shape.context, total = text_.heldOut().size();
+  const size_t whole = total / length, tail = total % length;
+  const size_t wanted = std::clamp<size_t>(characters / length, 1, whole);
+  std::vector<size_t> windows;
+  for (size_t i = 0; i < wanted; ++i) {
+    windows.push_back(i * whole / wanted * length);
+  }
+  double loss = scoreWindows(windows, length);
+  uint64_t scored = wanted * length;
+  if (characters >= total && tail > 0) {
+    loss += scoreWindows({whole * length}, tail);
+    scored = total;
+  }
+  std::vector<double> sum = {loss};
+  addOverRanks(sum);
+  evaluationElements_ += elementsSent() - before;
+  return sum[0] / static_cast<double>(scored);
+}
+
+std::string Trainer::sample(uint64_t characters) {
+  const uint64_t before = elementsSent();
+  const size_t vocabulary = model_.shape().vocabulary;
+  std::vector<uint32_t> symbols = {text_.lineEnd().value_or(text_.training().front())};
+  std::vector<double> weights(vocabulary);
+  for (uint64_t i = 0; i < characters; ++i) {
+    const size_t length = std::min(symbols.size(), options_.shape.context);
+    const float* logits = model_.predict(access_, symbols.data() + symbols.size() - length, length);
+    const float largest = *std::max_element(logits, logits + vocabulary);
+    double sum = 0;
+    for (size_t v = 0; v < vocabulary; ++v) {
+      sum += std::exp((static_cast<double>(logits[v]) - largest) / options_.temperature);
+      weights[v] = sum;
+    }
+    // 's': a stream of its own.
+    const uint64_t bits = mix(options_.seed ^ (static_cast<uint64_t>('s') << 56), stepsDone_, i);
+    const double drawn = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
+    const auto found = std::upper_bound(weights.begin(), weights.end() - 1, drawn);
+    symbols.push_back(static_cast<uint32_t>(found - weights.begin()));
+  }
+  symbols.erase(symbols.begin());
+  evaluationElements_ += elementsSent() - before;
+  return text_.decode(symbols);
+}
+
+uint64_t Trainer::elementsSent() const {
+  const pealZeroCounters_t counters = engine_.counters();
+  return counters.elementsSent[pealZeroAllReduce] + counters.elementsSent[pealZeroReduceScatter] +
+         counters.elementsSent[pealZeroAllGather];
+}
+
+SentElements Trainer::sentByAllRanks() {
+  const uint64_t all = sumOverRanks(elementsSent()), evaluation = sumOverRanks(evaluationElements_);
+  return {all - evaluation, evaluation};
+}
+
+}  // namespace peal::train

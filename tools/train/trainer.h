@@ -1,0 +1,78 @@
+// One rank's training: the engine, the model and the data, a step at a time. Called by the run loop, in the
+// same order on every rank: every function but the constants is collective.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "peal/zero.hpp"
+#include "tools/common/ranks.h"
+#include "tools/train/engine_parameters.h"
+#include "tools/train/model.h"
+#include "tools/train/options.h"
+#include "tools/train/text.h"
+
+namespace peal::train {
+
+struct StepResult {
+  double loss;  // mean over the tokens of all ranks, nats per character, with the weights before the step
+  double learningRate;
+  double seconds;
+  bool stopAsked;  // some rank asked
+  pealZeroReport_t report;
+};
+
+// Elements sent by all ranks since the start, training apart from evaluation and samples.
+struct SentElements {
+  uint64_t training;
+  uint64_t evaluation;
+};
+
+class Trainer {
+ public:
+  // Throws ToolError if the ranks' texts or options differ.
+  Trainer(const TrainOptions& options, const Text& text, const tools::RankContext& context);
+
+  // askStop: this rank wants the run to end after this step, for example because its time is over.
+  StepResult step(bool askStop);
+  uint64_t stepsDone() const { return stepsDone_; }
+
+  // Mean loss over the held-out text, or over about `characters` of it in evenly spread windows of one
+  // context. Sums are combined in rank order in fp64.
+  double heldOutLoss(uint64_t characters);
+  double heldOutLoss() { return heldOutLoss(text_.heldOut().size()); }
+
+  // `characters` symbols after a line's end (or the text's first symbol), drawn by the seed; the same on
+  // every rank. For the user on rank 0.
+  std::string sample(uint64_t characters);
+
+  uint64_t weightsHash() { return hashParameters(engine_, model_.specs(), pealZeroWeight); }
+  uint64_t masterHash() { return hashParameters(engine_, model_.specs(), pealZeroMaster); }
+
+  SentElements sentByAllRanks();
+  uint64_t sumOverRanks(uint64_t value);
+
+  const Model& model() const { return model_; }
+  zero::Engine& engine() { return engine_; }
+
+ private:
+  void agree();
+  double scoreWindows(const std::vector<size_t>& windows, size_t length);
+  void addOverRanks(std::vector<double>& values);
+  uint64_t elementsSent() const;
+
+  const TrainOptions& options_;
+  const Text& text_;
+  tools::RankContext context_;
+  zero::Engine engine_;
+  Model model_;
+  EngineParameters access_;
+  std::vector<uint32_t> inputs_, targets_;  // batch × context
+  uint64_t stepsDone_ = 0;
+  uint64_t evaluationElements_ = 0;  // sent by this rank outside steps
+};
+
+// What the options ask of the engine and of the planner.
+pealZeroOptions_t engineOptions(const TrainOptions& options);
+pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, int rank, int size);
+
+}  // namespace peal::train
