@@ -123,13 +123,12 @@ Bytes fold(const TypeInfo& info, Combine combine, const std::vector<Bytes>& inpu
 }
 
 struct Case {
-  Case(pealDataType_t type, Combine combine_, int ranks_, size_t first, size_t count_,
-       uint64_t repetition = 5)
+  Case(pealDataType_t type, Combine what, int size, size_t first, size_t elements, uint64_t repetition = 5)
       : info(typeInfo(type)),
-        combine(combine_),
-        ranks(ranks_),
-        count(count_),
-        values(type, combine_, ranks_, repetition) {
+        combine(what),
+        ranks(size),
+        count(elements),
+        values(type, what, size, repetition) {
     for (int rank = 0; rank < ranks; ++rank) {
       inputs.emplace_back(count * info.bytes);
       values.input(rank, first, count, inputs.back().data());
