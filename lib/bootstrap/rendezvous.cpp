@@ -13,6 +13,7 @@ namespace {
 
 // The root's verdict, which names the missing ranks, comes when our deadline ends; this is for its way.
 constexpr int64_t kVerdictMs = 500;
+constexpr int kJoinTriesMost = 8;
 
 size_t bodyMostBytes(int size) {
   constexpr size_t kFailureMost = 1 << 20;
@@ -63,6 +64,9 @@ class RootChannel {
     }
   }
 
+  // Whether the root ended the connection without a word.
+  bool hungUp() const { return hungUp_; }
+
   // Tells the root that this rank ends in good order; nothing waits for it.
   void leave() {
     const Bytes frame = writer_.frame(FrameType::Leave, {});
@@ -101,6 +105,7 @@ class RootChannel {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
       return {};
     }
+    hungUp_ = true;
     return gone(got == 0 ? "it hung up" : errnoText(errno));
   }
 
@@ -126,6 +131,7 @@ class RootChannel {
   FrameWriter writer_;
   FrameReader reader_;
   Bytes buffer_;
+  bool hungUp_ = false;
 };
 
 Result<std::vector<Bytes>> parseTable(const Bytes& table, int size) {
@@ -210,29 +216,41 @@ Result<std::unique_ptr<Rendezvous>> joinRendezvous(const pealUniqueId& id, int r
                              rank, size, kRanksMost)};
   }
   PEAL_TRY(startSodium());
-  const Result<IdContent> content = decodeId(id);
+  Result<IdContent> content = decodeId(id);
   if (!content) {
     return content.error();
   }
   const int64_t waitMs = std::max(1, deadline.leftMs());
   const Key key = rendezvousKey(*content);
-  Result<RootConnection> root = reachRoot(*content, key, deadline);
-  if (!root) {
-    return Error{root.error().code, fmt::format("rank {} of {} {}", rank, size, root.error().message)};
+  std::optional<Error> cut;  // how the try before ended
+  for (int tries = 1;; ++tries) {
+    Result<RootConnection> root = reachRoot(*content, key, deadline);
+    if (!root && cut) {
+      return *cut;
+    }
+    if (!root) {
+      return Error{root.error().code, fmt::format("rank {} of {} {}", rank, size, root.error().message)};
+    }
+    const uint32_t leftMs = static_cast<uint32_t>(std::max(1, deadline.leftMs()));
+    const Bytes join =
+        makeJoin(key, root->nonces, {static_cast<uint32_t>(rank), static_cast<uint32_t>(size), leftMs});
+    RootChannel channel(std::move(*root), key, size);
+    const Deadline verdict = Deadline::afterMs(int64_t{leftMs} + kVerdictMs);
+    PEAL_TRY(channel.send(join, verdict));
+    const Result<Bytes> welcome = channel.receive(FrameType::Welcome, verdict);
+    if (welcome) {
+      const Secret secret = deriveKey(key, "communicator", *welcome);
+      return std::unique_ptr<Rendezvous>(
+          std::make_unique<Membership>(rank, size, std::move(channel), secret, waitMs));
+    }
+    // A root that lives never hangs up on a rank that has joined. Either it needed our place while strangers
+    // crowded it, or it has died: another try tells which, and must not wait for a root to start.
+    if (!channel.hungUp() || tries == kJoinTriesMost) {
+      return welcome.error();
+    }
+    cut = welcome.error();
+    content->start = RootStart::Before;
   }
-  const uint32_t leftMs = static_cast<uint32_t>(std::max(1, deadline.leftMs()));
-  const Bytes join =
-      makeJoin(key, root->nonces, {static_cast<uint32_t>(rank), static_cast<uint32_t>(size), leftMs});
-  RootChannel channel(std::move(*root), key, size);
-  const Deadline verdict = Deadline::afterMs(int64_t{leftMs} + kVerdictMs);
-  PEAL_TRY(channel.send(join, verdict));
-  const Result<Bytes> welcome = channel.receive(FrameType::Welcome, verdict);
-  if (!welcome) {
-    return welcome.error();
-  }
-  const Secret secret = deriveKey(key, "communicator", *welcome);
-  return std::unique_ptr<Rendezvous>(
-      std::make_unique<Membership>(rank, size, std::move(channel), secret, waitMs));
 }
 
 }  // namespace peal

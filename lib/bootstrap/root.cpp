@@ -126,7 +126,7 @@ int RootService::pollTimeoutMs(Clock::time_point now) const {
     next = std::min(next, *stopBy_);
   }
   if (failure_) {
-    next = std::min(next, lingerUntil_);
+    next = lingerUntil_ > now ? std::min(next, lingerUntil_) : next;
   } else if (!roster_.complete() || roster_.gathering()) {
     next = std::min(next, deadline_);
   }
@@ -246,13 +246,26 @@ void RootService::welcomeAll() {
   closeDoor();
   const Key fresh = freshKey();
   for (const auto& connection : connections_) {
-    if (connection->stage == Stage::Member) {
-      queue(*connection,
-            std::make_shared<Bytes>(connection->writer->frame(FrameType::Welcome, viewOf(fresh))));
-    } else if (connection->stage != Stage::Farewell) {
+    if (connection->stage == Stage::Opening || connection->stage == Stage::Joining) {
       connection->socket.shutdownAndClose();
     }
   }
+  for (Connection* member : membersInOrder()) {
+    queue(*member, std::make_shared<Bytes>(member->writer->frame(FrameType::Welcome, viewOf(fresh))));
+  }
+}
+
+// Rank 0 last: it is usually in this process, which may end as soon as it has its answer.
+std::vector<RootService::Connection*> RootService::membersInOrder() const {
+  std::vector<Connection*> members;
+  for (const auto& connection : connections_) {
+    if (connection->stage == Stage::Member && connection->socket.fd() >= 0) {
+      members.push_back(connection.get());
+    }
+  }
+  std::stable_partition(members.begin(), members.end(),
+                        [](const Connection* member) { return member->rank != 0; });
+  return members;
 }
 
 // The address is free for the next rendezvous.
@@ -294,18 +307,12 @@ void RootService::handleFrame(Connection& connection, Frame frame) {
 void RootService::sendTable() {
   const auto table = std::make_shared<const Bytes>(roster_.takeTable());
   const auto digest = digestOf(*table);
-  // Rank 0 last: it is usually in this process, which may end as soon as it has its answer.
-  for (int pass = 0; pass < 2; ++pass) {
-    for (const auto& connection : connections_) {
-      if (connection->stage != Stage::Member || (connection->rank == 0) != (pass == 1)) {
-        continue;
-      }
-      const FrameEnds ends = connection->writer->seal(FrameType::Table, table->size(), digest);
-      connection->output.push_back({std::make_shared<const Bytes>(ends.header)});
-      connection->output.push_back({table});
-      const ByteView proof = viewOf(ends.proof);
-      queue(*connection, std::make_shared<const Bytes>(proof.begin(), proof.end()));
-    }
+  for (Connection* member : membersInOrder()) {
+    const FrameEnds ends = member->writer->seal(FrameType::Table, table->size(), digest);
+    member->output.push_back({std::make_shared<const Bytes>(ends.header)});
+    member->output.push_back({table});
+    const ByteView proof = viewOf(ends.proof);
+    queue(*member, std::make_shared<const Bytes>(proof.begin(), proof.end()));
   }
 }
 
@@ -331,10 +338,8 @@ void RootService::fail(Error error) {
   }
   failure_ = std::move(error);
   lingerUntil_ = Clock::now() + kLinger;
-  for (const auto& connection : connections_) {
-    if (connection->stage == Stage::Member && connection->socket.fd() >= 0) {
-      tellFailure(*connection);
-    }
+  for (Connection* member : membersInOrder()) {
+    tellFailure(*member);
   }
 }
 

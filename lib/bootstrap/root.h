@@ -87,6 +87,7 @@ class RootService {
 
   void startMembership(Connection& connection);
   void welcomeAll();
+  std::vector<Connection*> membersInOrder() const;
   void closeDoor();
   void sendTable();
   void fail(Error error);

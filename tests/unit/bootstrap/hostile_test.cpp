@@ -58,7 +58,7 @@ TEST(Hostile, AStrangerThatKnowsTheFormatButNotTheSecretLearnsNothing) {
 }
 
 TEST(Hostile, HalfAHelloAndThenSilenceEndsAtTheDeadline) {
-  const TestRoot root = makeRoot({.helloMs = 150});
+  const TestRoot root = makeRoot({.helloMs = 400});
   RawPeer silent(root.content.port);
   RawPeer half(root.content.port);
   const Bytes open = makeOpen(rendezvousKey(root.content), freshNonce());
@@ -73,7 +73,7 @@ TEST(Hostile, HalfAHelloAndThenSilenceEndsAtTheDeadline) {
 }
 
 TEST(Hostile, OneByteAtATimeDoesNotProlongTheDeadline) {
-  const TestRoot root = makeRoot({.helloMs = 200});
+  const TestRoot root = makeRoot({.helloMs = 400});
   RawPeer slow(root.content.port);
   const Bytes open = makeOpen(rendezvousKey(root.content), freshNonce());
   const Clock::time_point start = Clock::now();
@@ -149,7 +149,7 @@ TEST(Hostile, TwoHundredSilentConnectionsDoNotKeepRanksOut) {
 }
 
 TEST(Hostile, RandomBytesNeverLetInNorCrash) {
-  const TestRoot root = makeRoot({.helloMs = 100});
+  const TestRoot root = makeRoot({.helloMs = 400});
   const Key key = rendezvousKey(root.content);
   std::mt19937 random(7);
   for (int i = 0; i < 300; ++i) {
@@ -170,6 +170,44 @@ TEST(Hostile, RandomBytesNeverLetInNorCrash) {
   }
   EXPECT_TRUE(eventually([&] { return root.service->strangers() == 300; })) << root.service->strangers();
   expectHonestRanksMeet(root);
+}
+
+TEST(Hostile, ARankWhoseHelloIsCutTriesAgain) {
+  // The first connection gets its challenge and is then cut, as one whose place is needed would be.
+  Listening listening = listenAt(loopback());
+  ASSERT_EQ(listening.fault.errnum, 0) << listening.fault.text;
+  const TestRoot root = makeRoot();
+  IdContent content = root.content;
+  content.port = boundPort(listening.socket);
+  const Key key = rendezvousKey(content);
+  std::thread busy([&] {
+    pollfd polled{listening.socket.fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&polled, 1, 5000), 1);
+    {
+      const Socket peer(::accept4(listening.socket.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      Bytes open(kOpenBytes);
+      ASSERT_EQ(::recv(peer.fd(), open.data(), open.size(), MSG_WAITALL), static_cast<ssize_t>(open.size()));
+      const Bytes challenge = makeChallenge(key, {*readOpen(key, open), freshNonce()});
+      ASSERT_EQ(::send(peer.fd(), challenge.data(), challenge.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(challenge.size()));
+      Bytes joinMessage(kJoinBytes);
+      EXPECT_EQ(::recv(peer.fd(), joinMessage.data(), joinMessage.size(), MSG_WAITALL),
+                static_cast<ssize_t>(joinMessage.size()));
+    }
+    // The second try finds a root.
+    RootOptions options;
+    options.key = key;
+    options.listeners.push_back(std::move(listening.socket));
+    Result<std::unique_ptr<RootService>> service = RootService::start(std::move(options));
+    ASSERT_TRUE(service) << service.error().message;
+    EXPECT_TRUE(eventually([&] { return (*service)->finished(); }));
+    EXPECT_EQ((*service)->strangers(), 0u);
+  });
+  {
+    const Joined joined = join(encodeId(content), 0, 1);
+    EXPECT_NE(joined.rendezvous, nullptr) << joined.error.message;
+  }
+  busy.join();
 }
 
 TEST(Hostile, AFalseRootIsNotBelieved) {
