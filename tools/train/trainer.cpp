@@ -187,6 +187,14 @@ double Trainer::heldOutLoss(uint64_t characters) {
   return sum[0] / static_cast<double>(scored);
 }
 
+double Trainer::heldOutLoss() {
+  if (wholeLossStep_ != stepsDone_) {
+    wholeLoss_ = heldOutLoss(text_.heldOut().size());
+    wholeLossStep_ = stepsDone_;
+  }
+  return wholeLoss_;
+}
+
 std::string Trainer::sample(uint64_t characters) {
   const uint64_t before = elementsSent();
   const size_t vocabulary = model_.shape().vocabulary;

@@ -39,7 +39,7 @@ class Trainer {
   // Mean loss over the held-out text, or over about `characters` of it in evenly spread windows of one
   // context. Sums are combined in rank order in fp64.
   double heldOutLoss(uint64_t characters);
-  double heldOutLoss() { return heldOutLoss(text_.heldOut().size()); }
+  double heldOutLoss();  // all of it; known already if asked for twice between two steps
 
   // `characters` symbols after a line's end (or the text's first symbol), drawn by the seed; the same on
   // every rank. For the user on rank 0.
@@ -68,7 +68,9 @@ class Trainer {
   EngineParameters access_;
   std::vector<uint32_t> inputs_, targets_;  // batch × context
   uint64_t stepsDone_ = 0;
-  uint64_t evaluationElements_ = 0;  // sent by this rank outside steps
+  uint64_t evaluationElements_ = 0;      // sent by this rank outside steps
+  double wholeLoss_ = 0;                 // of all held-out text
+  uint64_t wholeLossStep_ = UINT64_MAX;  // after so many steps
 };
 
 // What the options ask of the engine and of the planner.
