@@ -7,6 +7,7 @@
 
 #include "lib/base/config.h"
 #include "lib/base/log.h"
+#include "lib/tuner/tuner.h"
 
 namespace peal {
 

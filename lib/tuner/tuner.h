@@ -2,21 +2,15 @@
 // same on every rank, so all ranks choose alike; the digest carries the choice and would expose a difference.
 #pragma once
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "algorithms/choice.h"
 #include "lib/base/result.h"
 
 namespace peal {
 
-enum class Algorithm : uint8_t { Ring, OneShot, TwoShot };
 const char* algorithmName(Algorithm algorithm);
-
-struct Choice {
-  Algorithm algorithm = Algorithm::OneShot;
-  size_t chunkBytes = 0;  // the most bytes of one message
-};
 
 struct TunerQuestion {
   int kind = 0;      // pealStatAllReduce ... pealStatBarrier

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/choice.h"
 #include "lib/base/result.h"
 #include "lib/reduce/reduce.h"
-#include "lib/tuner/tuner.h"
 #include "transports/transport.h"
 
 namespace peal {
