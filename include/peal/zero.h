@@ -69,8 +69,10 @@ typedef struct pealZeroOptions {
    * reduce every micro-batch. 1: every stage reduces every micro-batch, so that all stages give the same
    * bits when microBatches > 1 too, for 2m (stage 0) and m+1 (stage 1) times the elements instead of 2. */
   int reduceEachMicroBatch;
-  int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3) */
-  int unitSlots;   /* stage 3: buffers for gathered units; 0: 3 and one for each kept unit */
+  int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3). Never
+                      more than there are buckets (units) */
+  int unitSlots;   /* stage 3: buffers for gathered units; 0: 3 and one for each kept unit. Never more than
+                      there are units */
   int prefetch;    /* stage 3, 1: gather the unit that came next last time while this one computes */
   pealZeroMissing_t missingGradients;
   double clipNorm; /* > 0: gradients are scaled so that their global norm is at most this; 0: off */

@@ -24,7 +24,7 @@ thread_local std::string threadError;
 pealResult_t fail(pealZero_t zero, const char* function, const Error& error) {
   std::string& last = zero != nullptr ? zero->lastError : threadError;
   last = fmt::format("{}: {}", function, error.message);
-  log(LogLevel::Error, last);
+  log(LogLevel::Info, last);
   return error.code;
 }
 

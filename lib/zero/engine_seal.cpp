@@ -78,15 +78,13 @@ void Engine::makeModel() {
                              collectives_->rank(), options_.bucketBytes);
   const Layout& layout = model_.layout;
   model_.options = options_;
-  const auto units = static_cast<int>(std::min<size_t>(layout.units.size(), 4096));
-  const auto buckets = static_cast<int>(std::min<size_t>(layout.buckets.size(), 64));
-  if (options_.unitSlots == 0) {
-    const auto kept = static_cast<int>(std::count(kept_.begin(), kept_.end(), true));
-    model_.options.unitSlots = std::min(units, kGatheredUnits + kept);
-  }
-  if (options_.bucketSlots == 0) {
-    model_.options.bucketSlots = std::min(buckets, options_.stage == 3 ? kGradientUnits : kBucketSlots);
-  }
+  const auto kept = static_cast<int>(std::count(kept_.begin(), kept_.end(), true));
+  const auto slots = [](int wanted, int otherwise, size_t things) {
+    return static_cast<int>(std::min(static_cast<size_t>(wanted > 0 ? wanted : otherwise), things));
+  };
+  model_.options.unitSlots = slots(options_.unitSlots, kGatheredUnits + kept, layout.units.size());
+  model_.options.bucketSlots =
+      slots(options_.bucketSlots, options_.stage == 3 ? kGradientUnits : kBucketSlots, layout.buckets.size());
 
   pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
   input.parameters = layout.elements;
@@ -94,6 +92,7 @@ void Engine::makeModel() {
   input.rank = collectives_->rank();
   input.microBatches = options_.microBatches;
   input.reduceEachMicroBatch = options_.reduceEachMicroBatch;
+  input.buckets = layout.buckets.size();
   input.bucketElements = layout.largestBucket;
   input.bucketSlots = model_.options.bucketSlots;
   input.units = layout.units.size();

@@ -27,6 +27,11 @@ uint64_t largestUnit(const pealZeroPlanInput_t& input, uint64_t elements) {
   return input.unitElements > 0 ? input.unitElements : divideUp(elements, input.units);
 }
 
+// More buffers than there are things to put into them are never made. things: 0 if not known.
+int slots(int wanted, uint64_t things) {
+  return things == 0 ? wanted : static_cast<int>(std::min(static_cast<uint64_t>(wanted), things));
+}
+
 // fp32 sums over micro-batches: of the whole space where a rank adds up its own gradients before it
 // communicates, of the shard where reduced gradients are added up.
 uint64_t accumulationBytes(const pealZeroPlanInput_t& input, int stage, uint64_t owned) {
@@ -38,6 +43,11 @@ uint64_t accumulationBytes(const pealZeroPlanInput_t& input, int stage, uint64_t
 }
 
 }  // namespace
+
+uint64_t bucketCount(const pealZeroPlanInput_t& input) {
+  const uint64_t each = std::max<uint64_t>(1, input.bucketBytes / static_cast<uint64_t>(input.gradientBytes));
+  return input.buckets > 0 ? input.buckets : std::max<uint64_t>(1, divideUp(input.parameters, each));
+}
 
 pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard) {
   const int sharding = std::min(stage, 3);  // HSDP is stage 3 inside the group
@@ -56,12 +66,14 @@ pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int6
 
   row.accumulation = accumulationBytes(input, sharding, owned);
   if (sharding == 2) {
-    row.gradientBuffers = bytes(largestBucket(input), input.gradientBytes * input.bucketSlots);
+    row.gradientBuffers =
+        bytes(largestBucket(input), input.gradientBytes * slots(input.bucketSlots, bucketCount(input)));
   }
   if (sharding == 3) {
-    row.gradientBuffers = bytes(largestUnit(input, trained), input.gradientBytes * input.unitGradientSlots);
-    row.unitBuffers =
-        bytes(largestUnit(input, trained + input.frozenParameters), input.weightBytes * input.unitSlots);
+    row.gradientBuffers =
+        bytes(largestUnit(input, trained), input.gradientBytes * slots(input.unitGradientSlots, input.units));
+    row.unitBuffers = bytes(largestUnit(input, trained + input.frozenParameters),
+                            input.weightBytes * slots(input.unitSlots, input.units));
   }
   const double perLayer = 34 * input.sequence * input.sequences * input.hidden;
   row.activations =

@@ -1,23 +1,15 @@
-// Communication and time of a step, and the choice between the stages.
+// Communication and time of a step.
 //
 // Time hides where there is something to hide behind; what that means for each stage stands in docs/ZERO.md,
 // and `phases` below is its text in code: a phase is a stretch of computing with the bytes that may be sent
 // meanwhile, in equal pieces.
 #include "lib/zero/planner.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 namespace peal::zero {
 namespace {
-
-constexpr std::array<const char*, pealZeroPlanStages> kStageNames{"stage 0", "stage 1", "stage 2", "stage 3",
-                                                                  "HSDP"};
 
 // A stretch of computing and what is sent during it.
 struct Phase {
@@ -66,8 +58,6 @@ Step describe(const pealZeroPlanInput_t& input) {
   const auto trained = static_cast<double>(input.parameters);
   const auto frozen = static_cast<double>(input.frozenParameters);
   const auto microBatches = static_cast<double>(input.microBatches);
-  const auto gradientBytes = static_cast<uint64_t>(input.gradientBytes);
-  const uint64_t perBucket = std::max<uint64_t>(1, input.bucketBytes / gradientBytes);
   Step step{input,
             trained,
             trained + frozen,
@@ -75,8 +65,7 @@ Step describe(const pealZeroPlanInput_t& input) {
             input.reduceEachMicroBatch != 0 ? microBatches : 1,
             static_cast<double>(input.reduceBytes > 0 ? input.reduceBytes : input.gradientBytes),
             static_cast<double>(input.weightBytes),
-            input.buckets > 0 ? input.buckets
-                              : std::max<uint64_t>(1, (input.parameters + perBucket - 1) / perBucket),
+            bucketCount(input),
             std::max<uint64_t>(1, input.units),
             2 * (trained + frozen),
             4 * trained + 2 * frozen,
@@ -137,10 +126,10 @@ void planReplicated(const Step& step, int stage, pealZeroPlanStage_t& row) {
 }
 
 // Stage 3 over `shards` ranks, and for HSDP the all-reduce of the shards over the replicas.
-void planSharded(const Step& step, int64_t shards, pealZeroPlanStage_t& row) {
+void planSharded(const Step& step, int stage, int64_t shards, pealZeroPlanStage_t& row) {
   const pealZeroPlanInput_t& input = step.input;
   const int64_t replicas = input.ranks / shards;
-  const bool grouped = replicas > 1 || shards == input.group;
+  const bool grouped = stage == pealZeroPlanHsdp;
   const double unitsKept = input.reshardAfterForward != 0
                                ? static_cast<double>(input.keptUnits) / static_cast<double>(step.units)
                                : 1;
@@ -217,58 +206,6 @@ int64_t shardsNeeded(const pealZeroPlanInput_t& input, int stage) {
   return least;
 }
 
-double costOf(const pealZeroPlanInput_t& input, const pealZeroPlanStage_t& row) {
-  return input.networkBytesPerSecond > 0 ? row.communicationSeconds : row.bytesSent + row.groupBytesSent;
-}
-
-std::string gigabytes(double bytes) { return fmt::format("{:.4g} GB", bytes / 1e9); }
-
-// Of the stages that fit, the one that communicates least; of equals, the one with the least memory.
-void recommend(const pealZeroPlanInput_t& input, pealZeroPlan_t& plan) {
-  int best = -1;
-  int smallest = 0;
-  for (int i = 0; i < pealZeroPlanStages; ++i) {
-    const pealZeroPlanStage_t& row = plan.stages[i];
-    if (row.valid == 0) {
-      continue;
-    }
-    if (row.total < plan.stages[smallest].total) {
-      smallest = i;
-    }
-    if (row.fits == 0) {
-      continue;
-    }
-    const double saved = best < 0 ? 1 : costOf(input, plan.stages[best]) - costOf(input, row);
-    if (saved > 0 || (saved == 0 && row.total < plan.stages[best].total)) {
-      best = i;
-    }
-  }
-  plan.recommended = best;
-  std::string reason;
-  if (best < 0) {
-    const pealZeroPlanStage_t& row = plan.stages[smallest];
-    reason = fmt::format("Nothing fits in {}: {} needs {} with {} ranks, {} of it activations.",
-                         gigabytes(input.deviceBytes), kStageNames[static_cast<size_t>(smallest)],
-                         gigabytes(static_cast<double>(row.total)), input.ranks,
-                         gigabytes(static_cast<double>(row.activations)));
-    if (row.ranksNeeded > 0) {
-      reason += fmt::format(" It fits from {} ranks on.", row.ranksNeeded);
-    }
-  } else {
-    const pealZeroPlanStage_t& row = plan.stages[best];
-    reason = fmt::format(
-        "{} communicates least{}, and of those that communicate so little it has the least "
-        "memory: {} sent and {} held per rank.",
-        kStageNames[static_cast<size_t>(best)],
-        input.deviceBytes > 0 ? fmt::format(" of the stages that fit in {}", gigabytes(input.deviceBytes))
-                              : "",
-        gigabytes(row.bytesSent + row.groupBytesSent), gigabytes(static_cast<double>(row.total)));
-  }
-  const size_t length = std::min(reason.size(), sizeof plan.reason - 1);
-  std::memcpy(plan.reason, reason.data(), length);
-  plan.reason[length] = '\0';
-}
-
 }  // namespace
 
 Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input) {
@@ -291,10 +228,10 @@ Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input) {
     if (stage <= 2) {
       planReplicated(step, stage, row);
     } else {
-      planSharded(step, shards, row);
+      planSharded(step, stage, shards, row);
     }
   }
-  recommend(input, plan);
+  recommendStage(input, plan);
   return plan;
 }
 

@@ -19,8 +19,14 @@ constexpr uint64_t shardElements(uint64_t total, int64_t shards, int64_t index) 
 // A field is wrong: says which, its value, and what it may be.
 Result<void> checkPlanInput(const pealZeroPlanInput_t& input);
 
+// Buckets of the gradients: given, or as many as bucketBytes makes; at least 1.
+uint64_t bucketCount(const pealZeroPlanInput_t& input);
+
 // The memory part of one stage's row: weights to total. `shards`: over how many ranks state is divided.
 pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard);
+
+// Fills in recommended and reason.
+void recommendStage(const pealZeroPlanInput_t& input, pealZeroPlan_t& plan);
 
 Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input);
 

@@ -1,0 +1,122 @@
+"""The command peal-plan: cases of zero-vectors.json through its flags, the table, and wrong command lines.
+
+    peal-plan_test.py PROGRAM VECTORS
+"""
+import json
+import subprocess
+import sys
+import unittest
+
+PROGRAM, VECTORS = sys.argv[1], sys.argv[2]
+with open(VECTORS, encoding="utf-8") as vectors:
+    CASES = {case["id"]: case for case in json.load(vectors)}
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def plan(*arguments):
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Cases(unittest.TestCase):
+    def near(self, actual, printed):
+        """Equal to half a unit of the last digit of what the case prints."""
+        text = repr(printed)
+        decimals = len(text.split(".")[1]) if "." in text and "e" not in text else 0
+        self.assertAlmostEqual(actual, printed, delta=0.50001 * 10**-decimals + 1e-12 * abs(printed))
+
+    def test_memory_of_thirteen_billion(self):
+        expected = CASES["M04"]["expected"]
+        stages = plan("-p", "13B", "-n", 32, "-g", 8)["stages"]
+        for name, stage in {"ddp": "0", "z1": "1", "z2": "2", "z3": "3", "hsdp_G8": "hsdp"}.items():
+            self.near(stages[stage]["memory"]["modelStates"], expected[name])
+
+    def test_fp32_without_master(self):
+        stages = plan("-p", 1000, "-n", 4, "--weight-bytes", 4, "--gradient-bytes", 4, "--optimizer-bytes", 8)
+        self.assertEqual(stages["stages"]["1"]["memory"]["modelStates"], 8 * 1000 + 8 * 1000 // 4)
+
+    def test_activations(self):
+        inputs, expected = CASES["A01"]["inputs"], CASES["A01"]["expected"]
+        made = plan("-p", "13B", "-n", 32, "--sequence", inputs["s"], "--hidden", inputs["h"], "--sequences",
+                    inputs["b"], "--layers", inputs["L"])
+        self.near(made["stages"]["0"]["memory"]["activations"] / 1e9, expected["total_GB"])
+
+    def test_communication(self):
+        inputs, expected = CASES["C06"]["inputs"], CASES["C06"]["expected"]
+        stages = plan("-p", inputs["P"], "-n", inputs["N"], "-g", 8, "--bandwidth", inputs["W"],
+                      "--group-bandwidth", inputs["NVL"])["stages"]
+        self.near(stages["3"]["communication"]["bytesSent"] / 1e9, expected["z3_GB"])
+        self.near(stages["3"]["time"]["networkSeconds"], expected["z3_s"])
+        self.near(stages["hsdp"]["communication"]["groupBytesSent"] / 1e9, expected["hsdp_nvl_GB"])
+        self.near(stages["hsdp"]["time"]["groupSeconds"], expected["hsdp_nvl_s"])
+        self.near(stages["hsdp"]["time"]["networkSeconds"], expected["hsdp_net_s"])
+
+    def test_micro_batches_and_calls(self):
+        expected = CASES["C03"]["expected"]
+        made = plan("-p", "1M", "-n", 8, "-m", CASES["C03"]["inputs"]["m"], "--units", 1)
+        self.assertEqual(made["stages"]["3"]["communication"]["allGathers"], expected["all_gathers_per_layer"])
+        self.assertEqual(made["stages"]["3"]["communication"]["reduceScatters"],
+                         expected["reduce_scatters_per_layer"])
+        self.assertEqual(made["stages"]["2"]["communication"]["elements"], 9e6)
+        each = plan("-p", "1M", "-n", 8, "-m", 8, "--reduce-each")
+        self.assertEqual(each["stages"]["0"]["communication"]["elements"], 16e6)
+        kept = plan("-p", "1M", "-n", 8, "--no-reshard")
+        self.assertEqual(kept["stages"]["3"]["communication"]["elements"], 2e6)
+
+    def test_overlap(self):
+        inputs = CASES["T01"]["inputs"]
+        made = plan("-p", "1B", "-n", 8, "--flops", inputs["F"], "--bandwidth", inputs["W"])
+        self.near(made["stages"]["2"]["time"]["tokensToHide"], CASES["T01"]["expected"]["T"] * 7 / 8)
+        wide = plan("-p", "1B", "-n", 8, "--flops", inputs["F"], "--bandwidth", inputs["W"], "--reduce-bytes", 4)
+        self.near(wide["stages"]["0"]["time"]["tokensToHide"], 2 * CASES["T01"]["expected"]["T"] * 7 / 8)
+
+    def test_computing(self):
+        inputs, expected = CASES["T08"]["inputs"], CASES["T08"]["expected"]
+        made = plan("-p", "13B", "-n", 8, "-t", inputs["T"], "--flops", "400T")
+        self.near(made["computeSeconds"], expected["step_s"])
+        self.near(made["backwardSeconds"], expected["bwd_s"])
+        self.near(made["flops"], expected["flops"])
+
+    def test_recommendation(self):
+        self.assertEqual(plan("-p", "70B", "-n", 128, "--memory", "80GB")["recommended"], "3")
+        self.assertIsNone(plan("-p", "70B", "-n", 8, "--memory", "80GB")["recommended"])
+
+
+class CommandLine(unittest.TestCase):
+    def test_table(self):
+        done = run("-p", "13B", "-n", 32, "-g", 8, "--memory", "80GB", "--bandwidth", "50GB")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("208.0 G", "56.88 G", "31.69 G", "6.500 G", "26.00 G", "75.56 G", "HSDP", "Recommended:"):
+            self.assertIn(text, done.stdout)
+        one = run("-p", "13B", "-n", 32, "-s", 2)
+        self.assertIn("31.69 G", one.stdout)
+        self.assertNotIn("stage 3", one.stdout.split("Recommended")[0])
+
+    def test_help(self):
+        done = run("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("--parameters", done.stdout)
+
+    def test_wrong_command_lines(self):
+        for arguments, said in (
+                ((), "--parameters"),
+                (("-p", "7X", "-n", 8), "7X"),
+                (("-p", "7B", "-n", 0), "ranks is 0"),
+                (("-p", "7B", "-n", 8, "-g", 3), "group of 3 does not divide"),
+                (("-p", "7B", "-n", 8, "-s", "4"), "--stage 4"),
+                (("-p", "7B", "-n", 8, "-s", "hsdp"), "--group"),
+                (("-p", "7B", "-n", 8, "--rank", 8), "rank is 8"),
+                (("-p", "7B", "-n", 8, "--activations", "1GB", "--layers", 3), "--layers"),
+                (("-p", "7B", "-n", 8, "--no-such-flag"), "no-such-flag")):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(said, done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,132 @@
+// peal-plan: what a training step of ZeRO costs in memory, bytes and time, and which stage to choose. All
+// numbers are pealZeroPlan's; this program reads the command line and prints.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "peal/zero.hpp"
+#include "tools/common/arguments.h"
+#include "tools/common/error.h"
+#include "tools/plan/output.h"
+#include "tools/plan/quantity.h"
+
+namespace peal::tools {
+namespace {
+
+enum class Quantity { Count, Amount };
+
+// An option whose text is a quantity.
+template <class T>
+CLI::Option* addQuantity(CLI::App& app, const std::string& name, T& value, Quantity kind,
+                         const std::string& help) {
+  return app.add_option_function<std::string>(
+      name,
+      [&value, kind, name](const std::string& text) {
+        value = static_cast<T>(kind == Quantity::Count ? parseCount(text, name) : parseAmount(text, name));
+      },
+      help);
+}
+
+void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
+  addQuantity(app, "-p,--parameters", input.parameters, Quantity::Count, "trained parameters, such as 7B")
+      ->required();
+  addQuantity(app, "--frozen", input.frozenParameters, Quantity::Count, "frozen parameters: weights only");
+  app.add_option("--weight-bytes", input.weightBytes, "bytes per weight")->capture_default_str();
+  app.add_option("--gradient-bytes", input.gradientBytes, "bytes per gradient")->capture_default_str();
+  app.add_option("--optimizer-bytes", input.optimizerBytes, "K: bytes of optimizer state per parameter")
+      ->capture_default_str();
+  app.add_option("--reduce-bytes", input.reduceBytes,
+                 "bytes per gradient while it is sent; 0: those of the gradient")
+      ->capture_default_str();
+  app.add_option("--units", input.units, "stage 3: units that are gathered one by one, such as layers");
+  addQuantity(app, "--unit-elements", input.unitElements, Quantity::Count, "parameters of the largest unit");
+  addQuantity(app, "--bucket-bytes", input.bucketBytes, Quantity::Amount,
+              "size of a gradient bucket (25MiB)");
+  auto* given = addQuantity(app, "--activations", input.activationBytes, Quantity::Amount,
+                            "bytes of activations on a rank");
+  for (const auto& [name, value, help] :
+       {std::tuple{"--layers", &input.layers,
+                   "layers, for activations: 34 * sequence * sequences * hidden each"},
+        std::tuple{"--hidden", &input.hidden, "width of the model"},
+        std::tuple{"--sequence", &input.sequence, "tokens of a sequence"},
+        std::tuple{"--sequences", &input.sequences, "sequences of a micro-batch on a rank (1)"}}) {
+    app.add_option(name, *value, help)->excludes(given);
+  }
+}
+
+void addMachine(CLI::App& app, pealZeroPlanInput_t& input) {
+  app.add_option("-n,--ranks", input.ranks, "ranks in all")->required();
+  app.add_option("--rank", input.rank, "the rank whose memory is shown")->capture_default_str();
+  app.add_option("-g,--group", input.group, "HSDP: ranks in a shard group; 0: none")->capture_default_str();
+  app.add_option("-m,--micro-batches", input.microBatches, "micro-batches of a step")->capture_default_str();
+  addQuantity(app, "-t,--tokens", input.tokens, Quantity::Count, "tokens of a micro-batch on a rank");
+  addQuantity(app, "--flops", input.flopsPerSecond, Quantity::Amount,
+              "FLOP/s that a rank reaches, such as 400T");
+  addQuantity(app, "--bandwidth", input.networkBytesPerSecond, Quantity::Amount,
+              "bytes/s that a rank sends over the network, such as 50GB");
+  addQuantity(app, "--group-bandwidth", input.groupBytesPerSecond, Quantity::Amount,
+              "bytes/s inside a shard group, such as 450GB; default: the network's");
+  app.add_option("--latency", input.latencySeconds, "seconds per message");
+  addQuantity(app, "--memory", input.deviceBytes, Quantity::Amount, "memory of a rank, such as 80GB");
+}
+
+// The columns that --stage asks for.
+std::vector<int> chosenStages(const std::string& text, const pealZeroPlanInput_t& input) {
+  if (text != "all") {
+    for (int stage = 0; stage < pealZeroPlanStages; ++stage) {
+      if (text == stageName(stage)) {
+        if (stage == pealZeroPlanHsdp && input.group == 0) {
+          throw UsageError("--stage hsdp needs --group: how many ranks share one copy of the model");
+        }
+        return {stage};
+      }
+    }
+    throw UsageError(fmt::format("--stage {} is none of all, 0, 1, 2, 3 and hsdp", text));
+  }
+  std::vector<int> stages{0, 1, 2, 3};
+  if (input.group > 0) {
+    stages.push_back(pealZeroPlanHsdp);
+  }
+  return stages;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Memory, communication and time of a ZeRO training step, and which stage to choose.\n"
+      "Formulas: docs/ZERO.md. Example: peal-plan -p 13B -n 32 -g 8 --memory 80GB --bandwidth 50GB "
+      "--group-bandwidth 450GB --flops 400T -t 4096"};
+  pealZeroPlanInput_t input = zero::defaultPlanInput();
+  input.sequences = 1;
+  std::string stage = "all";
+  bool json = false, noReshard = false, reduceEach = false;
+  addModel(app, input);
+  addMachine(app, input);
+  app.add_option("-s,--stage", stage, "all, 0, 1, 2, 3 or hsdp: the columns to show")->capture_default_str();
+  app.add_flag("--no-reshard", noReshard, "stage 3: keep units gathered from forward to backward");
+  app.add_flag("--reduce-each", reduceEach, "reduce the gradients of every micro-batch at every stage");
+  app.add_flag("--json", json, "print JSON instead of the table");
+  if (const std::optional<int> code = parseArguments(app, argc, argv)) {
+    return *code;
+  }
+  input.reshardAfterForward = noReshard ? 0 : 1;
+  input.reduceEachMicroBatch = reduceEach ? 1 : 0;
+  const std::vector<int> stages = chosenStages(stage, input);
+  pealZeroPlan_t plan;
+  if (pealZeroPlan(&input, &plan) != pealSuccess) {
+    throw UsageError(pealZeroGetLastError(nullptr));
+  }
+  fmt::print("{}{}", json ? planJson(input, plan, stages).dump(2) : planTable(input, plan, stages),
+             json ? "\n" : "");
+  return 0;
+}
+
+}  // namespace
+}  // namespace peal::tools
+
+int main(int argc, char** argv) {
+  return peal::tools::guard("peal-plan", [&] { return peal::tools::run(argc, argv); });
+}
