@@ -92,6 +92,15 @@ TEST_P(ModelTest, gradientsAreTheFiniteDifferencesOfTheReference) {
   }
 }
 
+TEST_P(ModelTest, sizesAreAsForetold) {
+  EXPECT_EQ(static_cast<double>(model_.workspaceBytes()), workspaceBytesFor(shape_, GetParam().sequences));
+  size_t count = 0;
+  for (const ParameterSpec& spec : model_.specs()) {
+    count += spec.count();
+  }
+  EXPECT_EQ(static_cast<double>(count), parametersOf(shape_));
+}
+
 TEST_P(ModelTest, secondBackwardIsTheSameBits) {
   loss();
   model_.backward(access_);

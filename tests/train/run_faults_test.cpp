@@ -31,6 +31,8 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       {{"--steps", "-1"}, "--steps"},
       {{"--layers", "0"}, "--layers"},
       {{"--batch", "1048576", "--context", "4096"}, "rows"},
+      {{"--width", "1048575"}, "on this machine, which has"},
+      {{"--layers", "1048576", "--width", "1200"}, "on this machine, which has"},
       {{"--until-loss", "2", "--eval-every", "0"}, "--eval-every must be at least 1"},
       {{"--min-lr", "1"}, "--min-lr 1 is above --lr"},
       {{"--bucket-bytes", "many"}, "--bucket-bytes"},

@@ -1,5 +1,8 @@
 // peal-train: see options.cpp for the command line and docs/TRAIN.md for the story.
+#include <algorithm>
+
 #include "tools/common/error.h"
+#include "tools/train/memory.h"
 #include "tools/train/run.h"
 
 namespace peal::train {
@@ -15,6 +18,11 @@ int trainMain(int argc, char** argv) {
   tools::check(pealGetLaunch(&launch), "pealGetLaunch");
   const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
   const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context);
+  ModelShape shape = options.shape;
+  shape.vocabulary = text.vocabulary();
+  const bool isLaunched = launch.size > 1;
+  const int size = isLaunched ? launch.size : std::max(options.ranks.processes, 1);
+  checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
 
   tools::RankSetup setup;

@@ -7,6 +7,25 @@
 
 namespace peal::train {
 
+double parametersOf(const ModelShape& shape) {
+  const auto width = static_cast<double>(shape.width);
+  const double block = 12 * width * width + 13 * width;
+  return static_cast<double>(shape.vocabulary + shape.context + 2) * width +
+         static_cast<double>(shape.layers) * block;
+}
+
+double workspaceBytesFor(const ModelShape& shape, size_t sequences) {
+  const auto width = static_cast<double>(shape.width), context = static_cast<double>(shape.context);
+  const auto vocabulary = static_cast<double>(shape.vocabulary), layers = static_cast<double>(shape.layers);
+  const double rows = static_cast<double>(sequences) * context;
+  const double probabilities = rows * context * static_cast<double>(shape.heads);
+  const double blocks = layers * (rows * (16 * width + 4) + probabilities);
+  const double scratch = rows * 8 * width + context * context + 4 * width * width + width;
+  const double widened = 12 * width * width + 13 * width + (2 * vocabulary + context + 2) * width;
+  const double model = rows * (4 * width + 2 + vocabulary);
+  return (blocks + scratch + widened + model) * sizeof(float);
+}
+
 Model::Model(const ModelShape& shape, size_t sequences)
     : shape_(shape),
       specs_(parameterSpecs(shape)),

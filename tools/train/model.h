@@ -9,6 +9,11 @@
 
 namespace peal::train {
 
+// What a model will allocate, and how many parameters it has, without making it. Floating point, because the
+// answer for an absurd shape must not overflow.
+double workspaceBytesFor(const ModelShape& shape, size_t sequences);
+double parametersOf(const ModelShape& shape);
+
 class Model {
  public:
   // Room for up to `sequences` sequences of up to shape.context tokens.
@@ -27,7 +32,7 @@ class Model {
   // Logits (vocabulary floats) of the symbol that follows inputs[0 .. length - 1].
   const float* predict(ParameterAccess& access, const uint32_t* inputs, size_t length);
 
-  // Activations and scratch, for the report.
+  // Activations, scratch and widened weights, as allocated.
   size_t workspaceBytes() const;
 
  private:

@@ -156,6 +156,9 @@ void Reporter::printMemory(const Summary& summary) {
              grouped(summary.modelStateFormulaBytes),
              verdict(summary.modelStateBytes == summary.modelStateFormulaBytes),
              memoryFormula(options_.stage));
+  fmt::print("  {:<32} {:>15} {:>15}  {}, beside the engine\n", "activations and scratch",
+             grouped(summary.workspaceBytes), grouped(summary.workspaceFormulaBytes),
+             verdict(summary.workspaceBytes == summary.workspaceFormulaBytes));
   if (summary.memoryAgrees()) {
     fmt::print("  all {} ranks: every arena has the planned size\n", context_.size);
   } else {
@@ -206,6 +209,8 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"memory", memory},
                   {"modelStateBytes", summary.modelStateBytes},
                   {"modelStateFormulaBytes", summary.modelStateFormulaBytes},
+                  {"workspaceBytes", summary.workspaceBytes},
+                  {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},
                   {"elementsSent", summary.sent.training},
                   {"elementsSentFormula", summary.sentFormula},

@@ -32,7 +32,8 @@ struct Summary {
   std::vector<MemoryLine> memory;  // of this rank
   uint64_t modelStateBytes;        // measured, and the formula's figure
   uint64_t modelStateFormulaBytes;
-  uint64_t ranksWithOtherMemory;  // ranks whose arenas differ from the planner's
+  uint64_t ranksWithOtherMemory;                   // ranks whose arenas differ from the planner's
+  uint64_t workspaceBytes, workspaceFormulaBytes;  // the model's own memory: not the engine's, but beside it
   SentElements sent;
   uint64_t sentFormula;             // of all ranks in all steps
   double bigramLoss, fourGramLoss;  // rank 0

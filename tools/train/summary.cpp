@@ -47,6 +47,9 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
     agrees = agrees && arena.bytes == arena.plannedBytes;
   }
   summary.modelStateFormulaBytes = stage.modelStates;
+  summary.workspaceBytes = trainer.model().workspaceBytes();
+  summary.workspaceFormulaBytes =
+      static_cast<uint64_t>(std::llround(workspaceBytesFor(trainer.model().shape(), options.batch)));
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 

@@ -1,0 +1,33 @@
+#include "tools/train/memory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tools/common/error.h"
+#include "tools/train/model.h"
+
+namespace peal::train {
+
+double rankBytes(const TrainOptions& options, const ModelShape& shape, int size) {
+  // Bytes of a parameter that every rank holds, and that are shared out (ZeRO's formulas).
+  constexpr double kWhole[] = {16, 4, 2, 0}, kSharded[] = {0, 12, 14, 16};
+  constexpr double kFirstValue = 4;
+  const double perParameter = kWhole[options.stage] + kSharded[options.stage] / size + kFirstValue;
+  return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch);
+}
+
+void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize) {
+  const double machine =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double needed = localSize * rankBytes(options, shape, size);
+  if (needed > machine) {
+    constexpr double kGib = 1 << 30;
+    throw tools::UsageError(
+        fmt::format("this model of {:.3g} parameters needs about {:.4g} GiB for {} ranks on this machine, "
+                    "which has {:.4g} GiB. Use "
+                    "a smaller --width, --layers, --context or --batch, or a higher --stage",
+                    parametersOf(shape), needed / kGib, localSize, machine / kGib));
+  }
+}
+
+}  // namespace peal::train

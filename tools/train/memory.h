@@ -1,0 +1,15 @@
+// Whether a run fits into this machine, asked before anything is allocated.
+#pragma once
+#include "tools/train/options.h"
+
+namespace peal::train {
+
+// Bytes of one of `size` ranks: the stage's model states, the first values on rank 0, and the model's
+// workspace.
+double rankBytes(const TrainOptions& options, const ModelShape& shape, int size);
+
+// Throws UsageError if localSize of `size` ranks need more than this machine's memory. A run that does not
+// fit would not fail but drive the machine into swapping.
+void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize);
+
+}  // namespace peal::train
