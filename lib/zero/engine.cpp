@@ -64,7 +64,8 @@ Engine::Engine(const pealZeroOptions_t& options, std::unique_ptr<Collectives> co
 
 Engine::~Engine() {
   const bool midStep = sealed_ && (weights_.anyOpen() || gradients_.anyHandedOver());
-  if (midStep || collectives_->broken()) {
+  // Ranks that disagree found that out together: they are in step, and each gets its own sentence.
+  if ((midStep && !rejected_) || collectives_->broken()) {
     collectives_->setTeardown(Teardown::Abort);
   }
 }
