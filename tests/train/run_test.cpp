@@ -85,6 +85,13 @@ TEST_F(RunTest, stopsAtTheLossThatWasAskedFor) {
   EXPECT_EQ(events.back().at("reason"), "the held-out loss is below 3.5");
 }
 
+TEST_F(RunTest, missingTheLossThatWasAskedForIsAFailure) {
+  const CommandResult result =
+      Command(commandLine(kTiny, {"--ranks", "2", "--steps", "3", "--until-loss", "0.5"})).wait();
+  EXPECT_EQ(result.exitCode, 1) << result.output;
+  EXPECT_IN("has not come below --until-loss 0.5", result.output);
+}
+
 TEST_F(RunTest, stopsWhenItsTimeIsOver) {
   const std::vector<json> events = train({"--ranks", "2", "--steps", "1000000", "--time-limit", "0.2"});
   EXPECT_EQ(events.back().at("reason"), "the time limit of 0.2 s has passed");

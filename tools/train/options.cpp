@@ -52,7 +52,8 @@ void addTraining(CLI::App& app, TrainOptions& options) {
   app.add_option("--steps", options.steps, "Steps at most")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
       ->group(group);
-  app.add_option("--until-loss", options.untilLoss, "Stop when the held-out loss is below this (nats)")
+  app.add_option("--until-loss", options.untilLoss,
+                 "Stop when the held-out loss is below this (nats); exit code 1 if it never is")
       ->check(positive)
       ->group(group);
   app.add_option("--time-limit", options.timeLimitSeconds, "Stop after so many seconds of training")

@@ -81,7 +81,12 @@ int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
   Summary summary = summarize(options, text, context, trainer);
   summary.trainingSeconds = ending.seconds;
   reporter.end(summary, ending.reason);
-  return summary.memoryAgrees() && summary.sentAgrees() ? 0 : tools::kExitFailure;
+  const bool isMissed = options.untilLoss > 0 && !(summary.heldOutLoss < options.untilLoss);
+  if (isMissed && context.rank == 0) {
+    fmt::print(stderr, "peal-train: the held-out loss {:.4f} has not come below --until-loss {}\n",
+               summary.heldOutLoss, options.untilLoss);
+  }
+  return summary.memoryAgrees() && summary.sentAgrees() && !isMissed ? 0 : tools::kExitFailure;
 }
 
 }  // namespace peal::train

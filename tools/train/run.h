@@ -7,7 +7,8 @@
 
 namespace peal::train {
 
-// Returns the exit code: 0, or 1 if memory or traffic were not what the formulas say.
+// Returns the exit code: 0, or 1 if memory or traffic were not what the formulas say, or --until-loss was not
+// reached.
 int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
             const tools::RankContext& context);
 
