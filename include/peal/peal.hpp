@@ -177,9 +177,9 @@ class On {
 
 // Options of a communicator; what is left empty takes its default from the configuration table.
 struct Options {
-  std::optional<bool> deterministic;                  // sums in rank order, bit for bit a plain loop
-  std::optional<std::chrono::milliseconds> deadline;  // of every wait
-  std::string name;                                   // appears in messages
+  std::optional<bool> deterministic = std::nullopt;  // sums in rank order, bit for bit a plain loop
+  std::optional<std::chrono::milliseconds> deadline = std::nullopt;  // of every wait
+  std::string name = {};                                             // appears in messages
 
   // The C form; name must outlive its use.
   pealConfig_t config() const {

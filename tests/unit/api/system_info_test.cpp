@@ -6,9 +6,11 @@
 
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
@@ -18,22 +20,14 @@ namespace {
 
 using nlohmann::json;
 
-// The information as a process with this environment gives it: the table is read once per process.
-json infoWith(const std::map<std::string, std::string>& variables) {
+// What give() returns in a process of its own: the configuration is read once per process, so the test's own
+// must never read it.
+std::string inChild(const std::function<std::string()>& give) {
   std::array<int, 2> ends{};
   EXPECT_EQ(pipe(ends.data()), 0);
   const pid_t child = fork();
   if (child == 0) {
-    for (const peal::KnobInfo& info : peal::knobTable()) {
-      unsetenv(info.name);
-    }
-    for (const auto& [name, value] : variables) {
-      setenv(name.c_str(), value.c_str(), 1);
-    }
-    const char* text = nullptr;
-    if (pealSystemInfo(&text) != pealSuccess) {
-      _exit(1);
-    }
+    const std::string text = give();
     std::string_view left = text;
     while (!left.empty()) {
       const ssize_t written = write(ends[1], left.data(), left.size());
@@ -51,6 +45,21 @@ json infoWith(const std::map<std::string, std::string>& variables) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+  return text;
+}
+
+// The information as a process with this environment gives it.
+json infoWith(const std::map<std::string, std::string>& variables) {
+  const std::string text = inChild([&]() -> std::string {
+    for (const peal::KnobInfo& info : peal::knobTable()) {
+      unsetenv(info.name);
+    }
+    for (const auto& [name, value] : variables) {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+    const char* given = nullptr;
+    return pealSystemInfo(&given) == pealSuccess ? given : "it failed";
+  });
   const json parsed = json::parse(text, nullptr, false);
   EXPECT_FALSE(parsed.is_discarded()) << text;
   return parsed;
@@ -76,7 +85,12 @@ json part(const json& list, const std::string& name) {
   return {};
 }
 
-TEST(SystemInfo, RefusesANullPointer) { EXPECT_EQ(pealSystemInfo(nullptr), pealInvalidArgument); }
+TEST(SystemInfo, RefusesANullPointer) {
+  const std::string told = inChild([]() -> std::string {
+    return pealSystemInfo(nullptr) == pealInvalidArgument ? pealGetLastError(nullptr) : "it was accepted";
+  });
+  EXPECT_EQ(told, "pealSystemInfo: json is NULL.");
+}
 
 TEST(SystemInfo, SaysWhatThisLibraryAndMachineAre) {
   const json info = infoWith({});
