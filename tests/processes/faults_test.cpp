@@ -3,7 +3,10 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 
 #include "tests/processes/ranks.h"
 
@@ -35,13 +38,36 @@ pealResult_t untilFailure(pealComm_t comm, size_t count) {
   }
 }
 
-size_t countAbstractSockets() {
-  std::ifstream sockets("/proc/net/unix");
-  size_t count = 0;
-  for (std::string line; std::getline(sockets, line);) {
-    count += mentions(line, "peal") ? 1 : 0;
+// The inodes of the sockets that a process has open, as /proc spells them.
+std::set<std::string> socketInodes(pid_t pid) {
+  std::set<std::string> inodes;
+  std::error_code gone;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) {
+      inodes.insert(target.substr(8, target.size() - 9));
+    }
   }
-  return count;
+  return inodes;
+}
+
+// Which of these sockets exist as Unix sockets anywhere on the machine. Other tests may run at the same
+// time, so a mere count would say nothing.
+std::set<std::string> unixSocketsAmong(const std::set<std::string>& inodes) {
+  std::ifstream table("/proc/net/unix");
+  std::set<std::string> found;
+  std::string line;
+  std::getline(table, line);  // the headings
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string address, references, protocol, flags, type, state, inode;
+    words >> address >> references >> protocol >> flags >> type >> state >> inode;
+    if (inodes.contains(inode)) {
+      found.insert(inode);
+    }
+  }
+  return found;
 }
 
 class KillARank : public ::testing::TestWithParam<std::pair<int, size_t>> {};
@@ -49,7 +75,7 @@ class KillARank : public ::testing::TestWithParam<std::pair<int, size_t>> {};
 TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
   const auto [size, count] = GetParam();
   const int victim = size - 1;
-  const size_t socketsBefore = countAbstractSockets();
+  std::set<std::string> sockets;
   {
     SharedValue<Meeting> meeting;
     SharedValue<std::atomic<int64_t>> killedAtNs;
@@ -74,6 +100,11 @@ TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
       std::this_thread::yield();
     }
     std::this_thread::sleep_for(milliseconds(20));  // somewhere inside their calls
+    for (int rank = 0; rank < size; ++rank) {
+      sockets.merge(socketInodes(processes.pid(rank)));
+    }
+    sockets = unixSocketsAmong(sockets);
+    EXPECT_GE(sockets.size(), static_cast<size_t>(size)) << "every rank has a Unix socket to its peers";
     killedAtNs->store(steady_clock::now().time_since_epoch().count());
     processes.kill(victim);
     const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(20));
@@ -83,7 +114,7 @@ TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
       EXPECT_TRUE(mentions(result.message, "rank " + std::to_string(victim))) << result.message;
     }
   }
-  EXPECT_LE(countAbstractSockets(), socketsBefore);
+  EXPECT_EQ(unixSocketsAmong(sockets), std::set<std::string>()) << "sockets outlive their ranks";
 }
 
 INSTANTIATE_TEST_SUITE_P(SizesAndCounts, KillARank,
