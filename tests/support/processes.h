@@ -74,6 +74,12 @@ class Processes {
   pid_t pid(int index) const { return running_.at(static_cast<size_t>(index)).pid; }
   void kill(int index, int signal = SIGKILL) const { ::kill(pid(index), signal); }
 
+  // Waits until that child has said something.
+  bool waitForMessage(int index, std::chrono::milliseconds limit) const {
+    pollfd entry{running_.at(static_cast<size_t>(index)).pipe, POLLIN, 0};
+    return poll(&entry, 1, static_cast<int>(limit.count())) > 0 && (entry.revents & POLLIN) != 0;
+  }
+
   // Waits for all; kills those that are left after `limit`.
   std::vector<ChildResult> wait(std::chrono::milliseconds limit) {
     const auto end = std::chrono::steady_clock::now() + limit;

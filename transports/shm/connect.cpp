@@ -12,12 +12,15 @@
 #include <cstddef>
 #include <cstring>
 #include <list>
+#include <optional>
 
 #include "lib/base/log.h"
 #include "transports/shm/card.h"
 
 namespace peal::shm {
 namespace {
+
+constexpr int kPatienceMs = 200;
 
 // One connection that is being made.
 struct Conversation {
@@ -73,7 +76,10 @@ class Handshake {
     while (met_ < layout_.size() - 1) {
       PEAL_TRY(callHigherRanks());
       if (options_.deadline.passed()) {
-        return missingError();
+        return gone_ ? *gone_ : missingError();
+      }
+      if (gone_ && patience_.passed()) {
+        return *gone_;
       }
       PEAL_TRY(serve());
     }
@@ -82,18 +88,21 @@ class Handshake {
 
   // A listener whose queue is full is called again in the next turn.
   Result<void> callHigherRanks() {
-    std::vector<int> busy;
-    for (const int rank : toCall_) {
+    size_t busy = 0;  // the front of the list
+    while (busy < toCall_.size()) {
+      const int rank = toCall_[busy];
       Conversation conversation;
       const int failed = connectTo(card(rank).listener, conversation.socket);
       if (failed == EAGAIN) {
-        busy.push_back(rank);
+        ++busy;
         continue;
       }
       if (failed == ECONNREFUSED) {
-        return Error{pealRemoteError,
-                     fmt::format("{} stopped listening while ranks were connecting: it died or failed.",
-                                 nameOf(rank))};
+        noteGone({pealRemoteError,
+                  fmt::format("{} stopped listening while ranks were connecting: it died or failed.",
+                              nameOf(rank))});
+        toCall_.erase(toCall_.begin() + static_cast<std::ptrdiff_t>(busy));
+        continue;
       }
       if (failed != 0) {
         return systemError(fmt::format("connecting to {}", nameOf(rank)), failed);
@@ -104,8 +113,8 @@ class Handshake {
       randombytes_buf(conversation.nonce.data(), conversation.nonce.size());
       PEAL_TRY(greet(conversation, Note::Hello, card(rank).listener, -1));
       conversations_.push_back(std::move(conversation));
+      toCall_.erase(toCall_.begin() + static_cast<std::ptrdiff_t>(busy));
     }
-    toCall_ = std::move(busy);
     return {};
   }
 
@@ -114,7 +123,8 @@ class Handshake {
     for (const Conversation& conversation : conversations_) {
       entries.push_back({conversation.socket.get(), POLLIN, 0});
     }
-    const int timeoutMs = std::min(options_.deadline.leftMs(), toCall_.empty() ? 1000 : 1);
+    const int soonMs = gone_ ? patience_.leftMs() : 1000;
+    const int timeoutMs = std::min({options_.deadline.leftMs(), soonMs, toCall_.empty() ? 1000 : 1});
     if (poll(entries.data(), entries.size(), timeoutMs) < 0 && errno != EINTR) {
       return systemError("poll", errno);
     }
@@ -181,11 +191,10 @@ class Handshake {
     const Greeting greeting =
         greeter_.make(note, conversation.peer, conversation.nonce, conversation.weCanRead, listener);
     const int failed = sendPacket(conversation.socket.get(), &greeting, sizeof greeting, file);
-    if (failed == EPIPE || failed == ECONNRESET) {
-      return closedError(conversation.peer);
-    }
-    return failed == 0 ? Result<void>{}
-                       : systemError(fmt::format("sending to {}", nameOf(conversation.peer)), failed);
+    // A peer that is gone may have said why: its last packet, or the end, is read in its turn.
+    return failed == 0 || failed == EPIPE || failed == ECONNRESET
+               ? Result<void>{}
+               : systemError(fmt::format("sending to {}", nameOf(conversation.peer)), failed);
   }
 
   // Reads what has come. True: the conversation is over (met, or a stranger sent away).
@@ -206,7 +215,16 @@ class Handshake {
       ++strangers_;
       return true;
     }
-    return closedError(conversation.peer);
+    noteGone(closedError(conversation.peer));
+    return true;
+  }
+
+  // A peer that is gone without a word may be gone because of another, whose farewell is on its way.
+  void noteGone(Error error) {
+    if (!gone_) {
+      gone_ = std::move(error);
+      patience_ = Deadline::afterMs(kPatienceMs);
+    }
   }
 
   Result<bool> answerHello(Conversation& conversation, const Packet& packet) {
@@ -292,17 +310,31 @@ class Handshake {
                                           mine_.rank, fmt::join(missing, ", "), strangers_)};
   }
 
-  // So that peers name the cause instead of waiting.
+  // So that peers name the cause instead of waiting for this rank. Those that it has not called yet are
+  // called now: closing the rest has freed descriptors, if those were the trouble.
   void tellFailure(const Error& error) {
     const FarewellNote farewell = FarewellNote::make(mine_.rank, error.message);
+    const auto tell = [&farewell](const OwnedFd& socket) {
+      return sendPacket(socket.get(), &farewell, sizeof farewell, -1);
+    };
     for (const Conversation& conversation : conversations_) {
       if (conversation.peer >= 0) {
-        sendPacket(conversation.socket.get(), &farewell, sizeof farewell, -1);
+        tell(conversation.socket);
       }
     }
     for (const Peer& met : membership_.peers) {
       if (met.socket) {
-        sendPacket(met.socket.get(), &farewell, sizeof farewell, -1);
+        tell(met.socket);
+      }
+    }
+    conversations_.clear();
+    listener_.reset();
+    for (const int rank : toCall_) {
+      Conversation conversation;
+      conversation.peer = rank;
+      if (connectTo(card(rank).listener, conversation.socket) == 0 &&
+          greet(conversation, Note::Hello, card(rank).listener, -1)) {
+        tell(conversation.socket);
       }
     }
   }
@@ -317,6 +349,8 @@ class Handshake {
   Membership membership_;
   std::list<Conversation> conversations_;
   std::vector<int> toCall_;
+  std::optional<Error> gone_;  // a peer that is gone, and until when somebody may still say why
+  Deadline patience_ = Deadline::afterMs(0);
   int met_ = 0;
   int strangers_ = 0;
 };

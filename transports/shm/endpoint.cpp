@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "transports/shm/bell.h"
 
@@ -160,6 +161,10 @@ void ShmEndpoint::handle(int peerRank, Packet& packet) {
     departure.farewell = true;
     departure.culpritRank = known ? note.culpritRank : peerRank;
     departure.reason = note.text();
+  } else if (packet.fileLost) {
+    station_.fault.raise(station_.rank, systemError(fmt::format("rank {} could not take a buffer of {}",
+                                                                station_.rank, nameOf(peerRank)),
+                                                    EMFILE));
   } else if (packet.note() == Note::RegionBegins && packet.as<RegionNote>() != nullptr && packet.file) {
     const RegionNote& note = *packet.as<RegionNote>();
     const Result<void> begun = link.beginRegion(note.id, note.bytes, packet.file.get());

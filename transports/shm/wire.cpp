@@ -63,6 +63,7 @@ Got receivePacket(int socket, Packet& packet) {
   alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
   packet.file.reset();
   packet.size = 0;
+  packet.fileLost = false;
   for (;;) {
     iovec part{packet.bytes.data(), packet.bytes.size()};
     msghdr header{};
@@ -80,6 +81,7 @@ Got receivePacket(int socket, Packet& packet) {
       return errno == EAGAIN || errno == EWOULDBLOCK ? Got::Nothing : Got::End;
     }
     takeFiles(header, packet);
+    packet.fileLost = !packet.file && (header.msg_flags & MSG_CTRUNC) != 0;
     if (got == 0) {
       return Got::End;
     }

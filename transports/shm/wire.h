@@ -60,6 +60,7 @@ struct Packet {
   alignas(8) std::array<std::byte, kMaxBytes> bytes;
   size_t size = 0;
   OwnedFd file;
+  bool fileLost = false;  // one came along, and this process may not open more: EMFILE
 
   Note note() const;
   // The packet as that struct if it has exactly its size.
