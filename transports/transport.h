@@ -99,6 +99,8 @@ class Endpoint {
   virtual Result<void> progress(int waitingForRank) = 0;
   // A fault that the fast path met (a malformed message), without a system call.
   virtual bool faulted() const = 0;
+  // Whose fault progress() reports: this rank's own if nobody else's; -1 without a fault.
+  virtual int culpritRank() const = 0;
   // Publishes what this rank is doing, and reads what a peer last published.
   virtual void announce(const Digest& digest, bool inside) = 0;
   virtual PeerState peerState(int peerRank) = 0;

@@ -114,6 +114,33 @@ TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
   });
 }
 
+TEST_P(Conformance, PostedAndReleasedCountMessagesOfAllKinds) {
+  run(2, {.slotBytes = 128, .slots = 4}, [](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    if (self.rank == 0) {
+      EXPECT_EQ(link.posted(), 0U);
+      EXPECT_TRUE(link.released(0));
+      sendMessage(self, 1, pattern(0, 0, 100), digestOf(0));
+      sendMessage(self, 1, pattern(0, 1, 8), digestOf(1));
+      ASSERT_NE(self.endpoint.tryStageAll(100), nullptr);
+      self.endpoint.postAll(100, digestOf(2));
+      EXPECT_EQ(link.posted(), 3U);
+      EXPECT_FALSE(link.released(1));
+      self.meet();
+      self.meet();  // the peer has released two
+      EXPECT_TRUE(link.released(1));
+      EXPECT_TRUE(link.released(2));
+      EXPECT_FALSE(link.released(3));
+    } else {
+      self.meet();
+      expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
+      expectMessage(self, 0, pattern(0, 1, 8), digestOf(1));
+      self.meet();
+    }
+    self.meet();
+  });
+}
+
 TEST_P(Conformance, AnArrivalIsShownAgainAndKeptUntilReleased) {
   run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
     if (self.rank == 0) {

@@ -21,6 +21,7 @@ std::string errorOfWaitingFor(const Rank& self, int peer) {
   EXPECT_FALSE(waitUntil(
       self.endpoint, peer, [&] { return self.link(peer).tryReceive(arrival); }, &error));
   EXPECT_TRUE(self.endpoint.faulted());
+  EXPECT_GE(self.endpoint.culpritRank(), 0);
   const Result<void> again = self.endpoint.progress(-1);
   EXPECT_FALSE(again);
   EXPECT_EQ(again.error().message, error) << "the first fault stays";
@@ -93,6 +94,7 @@ TEST_P(Departures, AFarewellBlamesTheCulprit) {
       EXPECT_TRUE(contains(error, self.rank == 0 ? "because of rank 2" : "because of this rank (2)"))
           << error;
       EXPECT_TRUE(contains(error, "did not come to AllReduce 17")) << error;
+      EXPECT_EQ(self.endpoint.culpritRank(), 2);
     }
     self.meet();
   });

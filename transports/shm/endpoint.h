@@ -31,6 +31,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   bool faulted() const override {
     return station_.fault.raised() || inChild_.load(std::memory_order_relaxed);
   }
+  int culpritRank() const override { return station_.fault.raised() ? station_.fault.culpritRank() : -1; }
   void announce(const Digest& digest, bool inside) override;
   PeerState peerState(int peerRank) override;
   uint32_t prepareSleep() override;

@@ -97,7 +97,7 @@ bool Waiter::healthy(int peerRank) {
   if (Result<void> health = context_.endpoint->progress(peerRank); !health) {
     fail({health.error().code,
           fmt::format("{}: {} failed: {}", context_.name, describe(digest_), health.error().message)},
-         -1);
+         context_.endpoint->culpritRank());
     return false;
   }
   return true;
