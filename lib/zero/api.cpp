@@ -63,7 +63,9 @@ pealResult_t call(pealZero_t zero, const char* function, Body body) {
 // Stores a value that a Result holds.
 template <class T, class U>
 Result<void> store(const Result<T>& result, U* to) {
-  PEAL_TRY(result);
+  if (!result) {
+    return result.error();
+  }
   *to = *result;
   return {};
 }
@@ -113,7 +115,9 @@ pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t el
                                   pealZeroDecay_t decay, int* id) {
   return call(zero, __func__, name, "name", [&](Engine& engine) -> Result<void> {
     const Result<int> added = engine.addParameter(name, elements, unit, decay);
-    PEAL_TRY(added);
+    if (!added) {
+      return added.error();
+    }
     if (id != nullptr) {
       *id = *added;
     }
@@ -170,7 +174,9 @@ pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTo
                           pealZeroReport_t* report) {
   return call(zero, __func__, [&](Engine& engine) -> Result<void> {
     const Result<pealZeroReport_t> made = engine.step(learningRate, localTokens);
-    PEAL_TRY(made);
+    if (!made) {
+      return made.error();
+    }
     if (report != nullptr) {
       *report = *made;
     }
@@ -207,7 +213,9 @@ pealResult_t pealZeroGetMemory(pealZero_t zero, const pealZeroArena_t** arenas, 
       return nullArgument("count");
     }
     const Result<std::span<const pealZeroArena_t>> memory = engine.memory();
-    PEAL_TRY(memory);
+    if (!memory) {
+      return memory.error();
+    }
     *arenas = memory->data();
     *count = memory->size();
     return {};

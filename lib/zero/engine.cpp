@@ -160,7 +160,9 @@ Result<int> Engine::addParameter(const char* name, uint64_t elements, int unit, 
 Result<void> Engine::keepUnit(int unit) {
   PEAL_TRY(checkUsable());
   const Result<size_t> index = unitIndex(unit);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   if (sealed_) {
     return Error{pealInvalidUsage, fmt::format("unit {} cannot be kept: the engine is sealed", unit)};
   }
@@ -171,7 +173,9 @@ Result<void> Engine::keepUnit(int unit) {
 Result<void> Engine::setInitial(int id, const float* values) {
   PEAL_TRY(checkUsable());
   const Result<size_t> index = parameterIndex(id);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   if (sealed_) {
     return Error{pealInvalidUsage,
                  fmt::format("the first values of parameter {} come too late: the engine is sealed", id)};
@@ -186,7 +190,9 @@ Result<void> Engine::setInitial(int id, const float* values) {
 Result<void> Engine::enter(int unit, pealZeroPass_t pass) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = unitIndex(unit);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   if (pass == pealZeroBackward) {
     if (gradients_.microBatch() == options_.microBatches) {
       return Error{
@@ -207,7 +213,9 @@ Result<void> Engine::enter(int unit, pealZeroPass_t pass) {
 Result<void> Engine::leave(int unit, pealZeroPass_t pass) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = unitIndex(unit);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   if (pass == pealZeroBackward && weights_.isOpenFor(*index, pass)) {
     const Unit& place = model_.layout.units[*index];
     PEAL_TRY(gradients_.fillMissing(place.first, place.end));
@@ -221,7 +229,9 @@ Result<void> Engine::leave(int unit, pealZeroPass_t pass) {
 Result<const uint16_t*> Engine::weights(int id) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = parameterIndex(id);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   const Parameter& parameter = model_.layout.parameters[*index];
   if (!weights_.isOpen(static_cast<size_t>(parameter.unit))) {
     return Error{
@@ -236,7 +246,9 @@ Result<const uint16_t*> Engine::weights(int id) {
 Result<uint16_t*> Engine::gradient(int id) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = parameterIndex(id);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   const Parameter& parameter = model_.layout.parameters[*index];
   if (!weights_.isOpenFor(static_cast<size_t>(parameter.unit), pealZeroBackward)) {
     return Error{
@@ -251,7 +263,9 @@ Result<uint16_t*> Engine::gradient(int id) {
 Result<void> Engine::gradientReady(int id) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = parameterIndex(id);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   return gradients_.ready(*index);
 }
 

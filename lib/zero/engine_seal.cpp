@@ -60,7 +60,7 @@ Result<void> Engine::seal() {
   }
   makeModel();
   // A rank that cannot go on still takes part in the agreement: the others learn of it at once.
-  const Result<void> agreed = agree(allocate());
+  Result<void> agreed = agree(allocate());
   if (!agreed) {
     if (!rejected_) {
       rejected_ = agreed.error();
@@ -164,7 +164,9 @@ Result<void> Engine::agree(const Result<void>& prepared) {
   const std::vector<size_t> counts(ranks, sizeof(Statement) / sizeof(uint64_t));
   PEAL_TRY(collectives_->allGather(pealZeroStart, &statements[self], statements.data(), counts, pealUint64));
   PEAL_TRY(collectives_->finish());
-  PEAL_TRY(prepared);
+  if (!prepared) {
+    return prepared.error();
+  }
 
   std::vector<int> failed, otherOptions, otherParameters;
   for (size_t rank = 0; rank < ranks; ++rank) {

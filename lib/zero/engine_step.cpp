@@ -20,7 +20,10 @@ constexpr double kNormEpsilon = 1e-6;
 constexpr uint64_t kMostTokens = uint64_t{1} << 42;  // per rank and step; 2^20 ranks' sum fits in int64
 
 // Places in the control message after the limbs.
-enum Control : size_t { kNonFinite = kSquareLimbs, kTokens, kRateDigest, kRateDigestSquared };
+constexpr size_t kNonFinite = kSquareLimbs;
+constexpr size_t kTokens = kSquareLimbs + 1;
+constexpr size_t kRateDigest = kSquareLimbs + 2;
+constexpr size_t kRateDigestSquared = kSquareLimbs + 3;
 
 // 20 bits, so that the square times 2^20 ranks fits in int64.
 int64_t digestOf(double learningRate) {
@@ -50,7 +53,9 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
   }
   weights_.forgetGathered();
   const Result<Totals> totals = addUpRanks(learningRate, localTokens);
-  PEAL_TRY(totals);
+  if (!totals) {
+    return totals.error();
+  }
 
   pealZeroReport_t report{};
   report.tokens = totals->tokens;
@@ -125,7 +130,9 @@ Result<void> Engine::update(double learningRate, double gradientScale) {
 Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   PEAL_TRY(checkSealed());
   const Result<size_t> index = parameterIndex(id);
-  PEAL_TRY(index);
+  if (!index) {
+    return index.error();
+  }
   if (weights_.anyOpen() || gradients_.anyHandedOver()) {
     return Error{pealInvalidUsage,
                  "values are read between steps: all units left, and no gradient handed over"};

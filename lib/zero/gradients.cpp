@@ -156,7 +156,9 @@ Result<void> Gradients::fillMissing(size_t first, size_t end) {
                                id, parameter.name, parameter.unit, microBatch_)};
     }
     const Result<uint16_t*> values = destination(id);
-    PEAL_TRY(values);
+    if (!values) {
+      return values.error();
+    }
     std::fill_n(*values, parameter.elements, uint16_t{0});
     ++missing_;
     PEAL_TRY(complete(id));

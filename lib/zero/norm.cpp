@@ -16,7 +16,7 @@ int exponentOf(uint16_t magnitude) { return std::max(1, magnitude >> 7); }
 
 // Adds integer * 4^(exponent - 1) units.
 void addToLimbs(std::array<int64_t, kSquareLimbs>& limbs, uint64_t integer, int exponent) {
-  const auto shift = static_cast<size_t>(2 * (exponent - 1));
+  const size_t shift = 2 * static_cast<size_t>(exponent - 1);
   unsigned __int128 value = static_cast<unsigned __int128>(integer) << (shift % 32);
   for (size_t limb = shift / 32; value != 0; ++limb) {
     limbs[limb] += static_cast<int64_t>(static_cast<uint32_t>(value));

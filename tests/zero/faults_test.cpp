@@ -405,6 +405,22 @@ TEST(Disagreement, LearningRatesAndNoTokens) {
   });
 }
 
+// The engine's communicator is its own: the caller's may go first.
+TEST(Leaving, TheCallersCommunicatorMayBeDestroyedBeforeTheEngine) {
+  onRanks(3, [](int rank, pealComm_t comm) {
+    pealComm_t callers = nullptr;
+    ASSERT_EQ(pealCommSplit(comm, 0, 2 - rank, &callers, nullptr), pealSuccess);
+    int callersRank = -1;
+    ASSERT_EQ(pealCommUserRank(callers, &callersRank), pealSuccess);
+    EXPECT_EQ(callersRank, 2 - rank);
+    Trainer trainer(callers, callersRank, optionsOf(2), unevenShape());
+    trainer.step();
+    ASSERT_EQ(pealCommDestroy(callers), pealSuccess);
+    EXPECT_EQ(trainer.step().step, 2u);
+    EXPECT_EQ(trainer.read(pealZeroWeight).size(), trainer.elements());
+  });
+}
+
 // A rank that gives up in the middle of a step: the others get an error at once, not at the deadline.
 TEST(Leaving, ARankThatGivesUpIsNoticed) {
   for (int stage = 0; stage <= 3; ++stage) {
