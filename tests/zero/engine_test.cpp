@@ -1,4 +1,5 @@
 // The engine on real ranks: the same bits at every stage, and those of a reference.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -122,6 +123,32 @@ TEST(Stages, ForwardPassesBetweenStepsSeeTheNewWeights) {
       }
     });
     EXPECT_EQ(master, expected.master) << stage;
+  }
+}
+
+// A kept unit that is not entered for backward stays gathered to the step, and no longer: decay changes it.
+TEST(Stages, AKeptUnitWithoutBackwardIsGatheredAnewAfterTheStep) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      pealZeroOptions_t options = optionsOf(stage, 1 << 20);
+      options.weightDecay = 1;
+      Engine engine(comm, options);
+      const std::vector<float> ones(9, 1.0f);
+      for (int unit = 0; unit < 2; ++unit) {
+        engine.setInitial(engine.addParameter(fmt::format("p{}", unit), 9, unit, pealZeroDecay), ones.data());
+      }
+      engine.keepUnit(1);
+      engine.seal();
+      for (int step = 1; step <= 3; ++step) {
+        for (int unit = 0; unit < 2; ++unit) {
+          engine.enter(unit, pealZeroForward);
+          EXPECT_EQ(widen(engine.weights(unit)[8]), std::ldexp(1.0f, 1 - step)) << stage;
+          engine.leave(unit, pealZeroForward);
+        }
+        engine.endMicroBatch();
+        EXPECT_EQ(engine.step(0.5, 4 + static_cast<uint64_t>(rank)).missingGradients, 2u);
+      }
+    });
   }
 }
 
