@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -321,6 +322,16 @@ class Launchers(BenchTest):
         self.assert_right(output)
         self.assertEqual(len(output.devices), 2)
         self.assertIn("launcher: peal", output.comment_with("# ranks:"))
+
+    def test_variables_of_torchrun(self):
+        with socket.socket() as probe:  # a port that was free a moment ago
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        output = self.launch(lambda rank: {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                                           "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                           "MASTER_PORT": str(port)}, "-b", "1K", "-e", "1K")
+        self.assert_right(output)
+        self.assertIn("launcher: torchrun", output.comment_with("# ranks:"))
 
     def mpirun(self, program, *flags):
         try:
