@@ -2,7 +2,7 @@
 //
 // pingpong/HOW/BYTES: there and back; Time is the round trip. stream/HOW/BYTES: one way, as many as credits
 // allow; the sender writes every byte of a slot, the receiver only releases. reference/HOW/BYTES: the same,
-// by reference to a buffer of pealMemAlloc. connect/HOW/RANKS: making and destroying a communicator's links.
+// by reference to a buffer of pealMemAlloc. connect/threads/RANKS: making a communicator's links.
 // Ranks spin and then yield: give the two a core each, or the figures show the scheduler.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "lib/bootstrap/bootstrap.h"
 #include "lib/memory/registry.h"
-#include "tests/support/exchange.h"
 #include "transports/shm/shm.h"
 
 namespace peal {
@@ -27,19 +27,26 @@ namespace {
 constexpr size_t kSlotBytes = 65536;
 constexpr int kSlots = 4;
 constexpr uint32_t kStop = ~0U;  // a digest's sequence: the partner ends
-constexpr std::array<uint8_t, 32> kSecret{1};
+constexpr int kLimitMs = 10000;  // of every connection
 
 enum class PartnerIs { Thread, Process };
 
-std::unique_ptr<Endpoint> connectOrExit(test::ExchangeBoard& board, int rank) {
-  test::BoardExchange exchange(board, rank);
-  Result<std::unique_ptr<Endpoint>> endpoint =
-      connectShm(exchange, kSecret, ShmOptions{kSlotBytes, kSlots, true, Deadline::afterMs(10000)});
-  if (!endpoint) {
-    fmt::print(stderr, "rank {}: {}\n", rank, endpoint.error().message);
+template <class T>
+T valueOrExit(Result<T> result) {
+  if (!result) {
+    fmt::print(stderr, "{}\n", result.error().message);
     _exit(1);
   }
-  return std::move(*endpoint);
+  return std::move(*result);
+}
+
+std::unique_ptr<Rendezvous> join(const pealUniqueId& id, int rank, int size) {
+  return valueOrExit(joinRendezvous(id, rank, size, Deadline::afterMs(kLimitMs)));
+}
+
+std::unique_ptr<Endpoint> connect(Rendezvous& rendezvous) {
+  return valueOrExit(connectShm(rendezvous, rendezvous.secret(),
+                                ShmOptions{kSlotBytes, kSlots, true, Deadline::afterMs(kLimitMs)}));
 }
 
 template <class Condition>
@@ -73,9 +80,11 @@ Arrival receive(Link& link) {
 // Rank 1: runs `serve` on its link.
 class Partner {
  public:
-  Partner(PartnerIs kind, const std::function<void(Link&)>& serve) : board_(2) {
-    const auto run = [this, serve] {
-      const std::unique_ptr<Endpoint> endpoint = connectOrExit(board_, 1);
+  Partner(PartnerIs kind, const std::function<void(Link&)>& serve) {
+    const pealUniqueId id = valueOrExit(createUniqueId());
+    const auto run = [id, serve] {
+      const std::unique_ptr<Rendezvous> rendezvous = join(id, 1, 2);
+      const std::unique_ptr<Endpoint> endpoint = connect(*rendezvous);
       serve(endpoint->link(0));
     };
     if (kind == PartnerIs::Thread) {
@@ -84,7 +93,8 @@ class Partner {
       run();
       _exit(0);
     }
-    endpoint_ = connectOrExit(board_, 0);
+    rendezvous_ = join(id, 0, 2);
+    endpoint_ = connect(*rendezvous_);
   }
   Partner(const Partner&) = delete;
   Partner& operator=(const Partner&) = delete;
@@ -99,7 +109,7 @@ class Partner {
   Link& link() { return endpoint_->link(1); }
 
  private:
-  test::ExchangeBoard board_;
+  std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Endpoint> endpoint_;
   std::thread thread_;
   pid_t pid_ = 0;
@@ -176,12 +186,21 @@ void reference(benchmark::State& state, PartnerIs kind, size_t bytes) {
   }
 }
 
+// Rank 0's time to connect; the rendezvous before it does not count.
 void connectAll(benchmark::State& state, int ranks) {
   for ([[maybe_unused]] auto turn : state) {
-    test::ExchangeBoard board(ranks);
+    const pealUniqueId id = valueOrExit(createUniqueId());
+    const auto run = [&](int rank) {
+      const std::unique_ptr<Rendezvous> rendezvous = join(id, rank, ranks);
+      const auto begin = Clock::now();
+      const std::unique_ptr<Endpoint> endpoint = connect(*rendezvous);
+      if (rank == 0) {
+        state.SetIterationTime(std::chrono::duration<double>(Clock::now() - begin).count());
+      }
+    };
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&board, rank] { connectOrExit(board, rank); });
+      threads.emplace_back(run, rank);
     }
     for (std::thread& thread : threads) {
       thread.join();
@@ -204,7 +223,7 @@ void registerAll() {
   for (const int ranks : {2, 4, 8}) {
     benchmark::RegisterBenchmark(fmt::format("connect/threads/{}", ranks).c_str(), connectAll, ranks)
         ->Unit(benchmark::kMillisecond)
-        ->UseRealTime();
+        ->UseManualTime();
   }
 }
 
