@@ -1,7 +1,7 @@
 // What each algorithm costs, as closed formulas: exact, also for uneven blocks.
 //
-// The checker holds every algorithm to them; tuner and bench compute with them. Plain arithmetic, no
-// memory and no types: multiply elements by the type's size for bytes. The tables in ring.h and direct.h
+// The checker holds every algorithm to them. Plain arithmetic, no memory and no types: multiply elements by
+// the type's size for bytes. The tables in ring.h and direct.h
 // say the same in words.
 #pragma once
 #include <cstdint>

@@ -2,8 +2,8 @@
 // sum in rank order with a single rounding. Where memory is mapped the port hands over references, and
 // peers' buffers are read in place.
 //
-// One call handles one round; the executor calls it for each round in turn. Called by executors, the
-// recorder and the simulator, host and device code alike. Knows only its port: no memory, type or thread.
+// One call handles one round; the executor calls it for each round in turn. Called by executors
+// and the recorder, host and device code alike. Knows only its port: no memory, type or thread.
 //
 // N ranks; S elements in the round; b(i) elements in chunk i, about S/N; rank r.
 //

@@ -1,5 +1,5 @@
-// The port: what an algorithm sees of its own rank. A concept, not a class: the host executor, the device
-// executor, the recorder and the simulator each have one, and every algorithm is a template over it.
+// The port: what an algorithm sees of its own rank. A concept, not a class: the host executor and the
+// recorder each have one, and every algorithm is a template over it.
 //
 // The operation's array has elements [0, total). `in` is this rank's input and `out` its output, each
 // addressed by positions of that array even when the buffer holds only a part of it (reduce-scatter's

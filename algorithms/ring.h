@@ -1,7 +1,7 @@
 // Ring algorithms: every rank sends to the next rank and receives from the one before.
 //
-// One call handles one round; the executor calls it for each round in turn. Called by executors, the
-// recorder and the simulator, host and device code alike. Knows only its port: no memory, type or thread.
+// One call handles one round; the executor calls it for each round in turn. Called by executors
+// and the recorder, host and device code alike. Knows only its port: no memory, type or thread.
 //
 // N ranks; S elements in the round; b(i) elements in chunk i, about S/N; rank r, indices modulo N.
 //

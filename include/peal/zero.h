@@ -104,9 +104,8 @@ typedef enum { pealZeroNoDecay = 0, pealZeroDecay = 1 } pealZeroDecay_t;
 
 /* Registers a parameter and gives its id: 0, 1, 2, ... Parameters lie in the flat space in this order, and
  * gradients are expected in about the reverse order. unit: that of the parameter before, or the next number
- * (the first is 0). name: unique, not empty, copied. elements may be 0. Tied weights are one
- * parameter: register it once,
- * and add up its gradients (in fp32) before handing them over. */
+ * (the first is 0). name: unique, not empty, copied. elements may be 0. Tied weights are one parameter:
+ * register it once, and add up its gradients (in fp32) before handing them over. */
 PEAL_API pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t elements, int unit,
                                            pealZeroDecay_t decay, int* id);
 
@@ -150,7 +149,8 @@ typedef struct {
   uint64_t step;               /* updates made so far, this one included: AdamW's t */
   uint64_t tokens;             /* of all ranks in this step */
   double gradientNorm;         /* global norm of the mean gradient (sum / tokens), before clipping. The same
-                                  bits for every stage, bucket size and partition: the sum of squares is exact */
+                                  bits for every stage, bucket size and partition: the sum of squares is
+                                  exact */
   double clipFactor;           /* min(1, clipNorm / (gradientNorm + 1e-6)); 1 if clipping is off */
   int skipped;                 /* 1: some gradient on some rank was infinite or NaN; nothing was changed, on
                                   any rank. gradientNorm is then NaN */
@@ -160,8 +160,8 @@ typedef struct {
 } pealZeroReport_t;
 
 /* Collective. localTokens: of this rank over all micro-batches of the step; 0 is legal, but not on all
- * ranks. Afterwards weights are the new ones. At stages 1 and 2 their gathering goes on while
- * the next forward pass begins. report may be NULL. */
+ * ranks. Afterwards weights are the new ones; at stages 1 and 2 their gathering goes on while the next
+ * forward pass begins. report may be NULL. */
 PEAL_API pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTokens,
                                    pealZeroReport_t* report);
 
@@ -178,8 +178,8 @@ typedef enum {
  * on every rank. Counted apart from the training traffic. */
 PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values);
 
-/* What was sent for training since pealZeroSeal. Elements follow the definition of ZERO's formulas: what
- * this rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
+/* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO.md's formulas: what this
+ * rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
  * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. */
 enum {
   pealZeroAllReduce = 0, /* gradients, stage 0 */

@@ -1,3 +1,4 @@
+// The last error of each thread, error texts, and the checks of handles that every entry point makes.
 #include <fmt/format.h>
 
 #include <array>

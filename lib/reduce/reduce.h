@@ -61,8 +61,8 @@ void reduce(pealDataType_t type, const ReduceOp& op, const ReduceArgs& args);
 // Copies bytes; Streaming uses non-temporal stores where the instruction set has them.
 void copyBytes(void* to, const void* from, size_t bytes, Store store);
 
-// One element, converted as the loops do it: to nearest even, overflow and NaN as above. Used by tests, bench
-// and zero.
+// One element, converted as the loops do it: to nearest even, overflow and NaN as above. Used by tests and
+// by the bench of these loops.
 float toFloat(pealDataType_t type, const void* element);  // low-precision and fp32 types
 void fromFloat(pealDataType_t type, float value, void* element);
 

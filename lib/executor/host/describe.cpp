@@ -1,3 +1,4 @@
+// Operations in words, for sentences about faults: what a digest says, and what two disagree on.
 #include <fmt/format.h>
 
 #include <array>

@@ -22,7 +22,7 @@ struct HostBuffers {
 
 class HostPort {
  public:
-  // referenceAll: sendAll may hand over references to `in`; false where `out` overwrites the same elements
+  // referenceAll: sendAll may hand over references to `in`; No where `out` overwrites the same elements
   // before every peer can have read them (one-shot all-reduce in place).
   enum class ReferenceAll { No, Yes };
   HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,

@@ -30,7 +30,7 @@ struct HostContext {
   int64_t timeoutMs = 0;
   int64_t spinUs = 0;
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
-  const std::atomic<bool>* abort = nullptr;  // set (release) by pealCommAbort; read (acquire) in waits
+  const std::atomic<bool>* abort = nullptr;  // stored (release) by Communicator; loaded (acquire) in waits
   std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"
   pealCommStats_t stats{};                   // of finished operations
   // Scratch of the ports, so that no call allocates: one entry per rank.

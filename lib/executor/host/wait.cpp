@@ -51,7 +51,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
         context_.endpoint->cancelSleep();
         return true;
       }
-      if (context_.abort->load(std::memory_order_acquire)) {  // pairs with the store in pealCommAbort
+      if (context_.abort->load(std::memory_order_acquire)) {  // pairs with the store in Communicator::abort
         context_.endpoint->cancelSleep();
       } else {
         context_.endpoint->sleep(token, kLongestSleepUs);

@@ -1,5 +1,5 @@
 // Waiting on the host: spin, yield, then sleep on the endpoint's doorbell; with a deadline, the abort flag
-// and a look at the peers' health on the way (DESIGN: every wait ends).
+// and a look at the peers' health on the way (docs/DESIGN.md, D8).
 #pragma once
 #include <optional>
 #include <string>

@@ -1,3 +1,4 @@
+// copyBytes: exactly the bytes asked for, from and to any alignment.
 #include <gtest/gtest.h>
 
 #include <cstring>
