@@ -117,7 +117,7 @@ Result<void> noteInGroup(Result<void> result) {
   return result;
 }
 
-// Checks what all collectives share and issues. `describe` fills in the extents, given the rank and size.
+// Checks what all collectives share and issues. describeExtents fills in the extents and what in place means.
 template <class F>
 pealResult_t submit(Request request, F&& describeExtents) {
   return guarded([&]() -> Result<void> {
