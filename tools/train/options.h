@@ -23,7 +23,7 @@ struct TrainOptions {
   size_t accumulate = 1;               // micro-batches of a step
   Accumulation accumulation = Accumulation::SameBits;
 
-  uint64_t steps = 600;
+  uint64_t steps = 1000;
   double untilLoss = 0;         // 0: not given
   double timeLimitSeconds = 0;  // 0: none
   double learningRate = 5e-3;
