@@ -50,9 +50,9 @@ class [[nodiscard]] Result<void> {
 }  // namespace peal
 
 // Returns the error of a Result expression to the caller, if it has one.
-#define PEAL_TRY(expression)                     \
-  do {                                           \
-    if (auto pealTry = (expression); !pealTry) { \
-      return pealTry.error();                    \
-    }                                            \
+#define PEAL_TRY(expression)                            \
+  do {                                                  \
+    if (const auto& pealTry = (expression); !pealTry) { \
+      return pealTry.error();                           \
+    }                                                   \
   } while (false)
