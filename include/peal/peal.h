@@ -133,8 +133,8 @@ PEAL_API const char* pealGetErrorString(pealResult_t result);
  * thread, else of that communicator. Valid until the next call on it. Never NULL; "" if none. */
 PEAL_API const char* pealGetLastError(pealComm_t comm);
 
-/* The state of the communicator: pealSuccess, pealInProgress, or the first error that any of its
- * operations met, those on streams included. Does not block; also looks whether a peer died. */
+/* The state of the communicator: pealSuccess, or the first error that any of its operations met, those on
+ * streams included. Does not block; also looks whether a peer died. */
 PEAL_API pealResult_t pealCommGetAsyncError(pealComm_t comm, pealResult_t* asyncError);
 
 /* peal only. JSON text: version, CPU, devices, transports (found or not, and why), the configuration

@@ -130,13 +130,13 @@ pealResult_t init(F&& fn) {
   });
 }
 
-Result<std::function<Result<void>()>> initTask(pealComm_t* comm, int nranks, const pealUniqueId& id, int rank,
-                                               const pealConfig_t* config) {
+Result<std::function<Result<void>()>> initTask(const char* function, pealComm_t* comm, int nranks,
+                                               const pealUniqueId& id, int rank, const pealConfig_t* config) {
   if (comm == nullptr) {
-    return nullArgument("pealCommInitRank", "comm");
+    return nullArgument(function, "comm");
   }
-  PEAL_TRY(checkRank("pealCommInitRank", rank, nranks));
-  Result<CommOptions> options = resolve("pealCommInitRank", config);
+  PEAL_TRY(checkRank(function, rank, nranks));
+  Result<CommOptions> options = resolve(function, config);
   if (!options) {
     return options.error();
   }
@@ -164,12 +164,12 @@ pealResult_t pealGetUniqueId(pealUniqueId* uniqueId) {
 }
 
 pealResult_t pealCommInitRank(pealComm_t* comm, int nranks, pealUniqueId commId, int rank) {
-  return init([&] { return initTask(comm, nranks, commId, rank, nullptr); });
+  return init([&] { return initTask("pealCommInitRank", comm, nranks, commId, rank, nullptr); });
 }
 
 pealResult_t pealCommInitRankConfig(pealComm_t* comm, int nranks, pealUniqueId commId, int rank,
                                     pealConfig_t* config) {
-  return init([&] { return initTask(comm, nranks, commId, rank, config); });
+  return init([&] { return initTask("pealCommInitRankConfig", comm, nranks, commId, rank, config); });
 }
 
 pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist) {
@@ -340,12 +340,13 @@ pealResult_t pealCommGetAsyncError(pealComm_t comm, pealResult_t* asyncError) {
 namespace {
 
 template <class T, class F>
-pealResult_t query(const char* function, const pealComm* comm, T* out, const char* argument, F&& value) {
+pealResult_t query(const char* function, pealComm* comm, T* out, const char* argument, F&& value) {
   return guarded([&]() -> Result<void> {
     PEAL_TRY(checkComm(function, comm));
     if (out == nullptr) {
       return nullArgument(function, argument);
     }
+    const CommUse use(*comm);
     *out = value(*comm->comm);
     return {};
   });

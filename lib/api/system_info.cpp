@@ -1,4 +1,5 @@
-// System information: says what is known, and of what is not built in exactly that. Probes nothing.
+// System information: says what is known, and of what is not built in exactly that. Tries what shared memory
+// needs; nothing else is probed.
 #include "lib/api/system_info.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
 #include "peal/peal.h"
+#include "transports/shm/shm.h"
 
 namespace peal {
 namespace {
@@ -94,6 +96,7 @@ std::string systemInfoJson() {
   for (const KnobInfo& info : knobTable()) {
     knobs += (knobs.empty() ? "" : ",\n    ") + knobJson(info, table);
   }
+  const ShmSupport shm = probeShm();
   std::string json;
   const auto out = std::back_inserter(json);
   fmt::format_to(out, "{{\n  \"version\": \"{}.{}.{}\",\n  \"versionCode\": {},\n", PEAL_MAJOR, PEAL_MINOR,
@@ -102,11 +105,10 @@ std::string systemInfoJson() {
                  allowedCpus());
   fmt::format_to(out, "  \"devices\": [\n    {},\n    {}\n  ],\n", partJson("host", true, "host memory"),
                  partJson("cuda", false, kNotBuilt));
-  fmt::format_to(
-      out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
-      partJson("shm", true, "ranks on one machine: memfds passed over Unix sockets, nothing in /dev/shm"),
-      partJson("cuda_ipc", false, kNotBuilt), partJson("verbs", false, kNotBuilt),
-      partJson("ucx", false, kNotBuilt));
+  fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
+                 partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
+                 partJson("cuda_ipc", false, kNotBuilt), partJson("verbs", false, kNotBuilt),
+                 partJson("ucx", false, kNotBuilt));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
                  table ? "null" : quoted(utf8(table.error().message)), knobs);
   return json;

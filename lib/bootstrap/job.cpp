@@ -46,7 +46,7 @@ std::string jobIdentity(const Launch& launch, const Surroundings& surroundings) 
   return identity;
 }
 
-Result<HostPort> parseHostPort(const std::string& text, const char* variable) {
+Result<HostAndPort> parseHostPort(const std::string& text, const char* variable) {
   const Error malformed{
       pealInvalidUsage,
       fmt::format("{}=\"{}\" is not host:port, with a port from 1 to 65535 and an IPv6 address "
@@ -66,7 +66,7 @@ Result<HostPort> parseHostPort(const std::string& text, const char* variable) {
   if (host.empty() || !port) {
     return malformed;
   }
-  return HostPort{host, static_cast<uint16_t>(*port)};
+  return HostAndPort{host, static_cast<uint16_t>(*port)};
 }
 
 }  // namespace peal

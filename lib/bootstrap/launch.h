@@ -33,11 +33,11 @@ std::string launcherRankVariable(const std::string& launcher);
 std::string jobIdentity(const Launch& launch, const Surroundings& surroundings);
 
 // "host:port", "[::1]:5000".
-struct HostPort {
+struct HostAndPort {
   std::string host;
   uint16_t port = 0;
 };
-Result<HostPort> parseHostPort(const std::string& text, const char* variable);
+Result<HostAndPort> parseHostPort(const std::string& text, const char* variable);
 
 // A whole number of a launcher's variable.
 Result<int> launchNumber(const char* variable, const std::string& text, int least, int most);

@@ -53,7 +53,7 @@ uint16_t derivedPort(const std::string& identity, const Configuration& table) {
 }
 
 struct Meeting {
-  HostPort at;
+  HostAndPort at;
   std::string wantedBy;  // for sentences
 };
 
@@ -61,7 +61,7 @@ struct Meeting {
 Result<Meeting> meetingPlace(const Launch& launch, const Surroundings& surroundings,
                              const std::string& identity, const Configuration& table) {
   if (const auto root = surroundings.variable("PEAL_ROOT")) {
-    const Result<HostPort> at = parseHostPort(*root, "PEAL_ROOT");
+    const Result<HostAndPort> at = parseHostPort(*root, "PEAL_ROOT");
     if (!at) {
       return at.error();
     }

@@ -241,8 +241,9 @@ pealResult_t Communicator::asyncError() {
   if (!failed_.load(std::memory_order_acquire) && endpoint_ != nullptr && !finalized_.load() &&
       !endpointBusy_.exchange(true, std::memory_order_acquire)) {
     if (Result<void> health = endpoint_->progress(-1); !health) {
-      static_cast<void>(settle(
-          Fault{{health.error().code, fmt::format("{}: {}", context_.name, health.error().message)}, -1}));
+      static_cast<void>(
+          settle(Fault{{health.error().code, fmt::format("{}: {}", context_.name, health.error().message)},
+                       endpoint_->culpritRank()}));
     }
     endpointBusy_.store(false, std::memory_order_release);
   }

@@ -4,6 +4,7 @@
 // Made by lib/comm/create.cpp; owned by the C API's handles and by queued operations (shared_ptr), so that an
 // aborted communicator lives until the last of them has left.
 #pragma once
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <memory>

@@ -292,19 +292,67 @@ TEST(AsyncError, ReportsADeadRankOutsideACall) {
 }
 
 TEST(Leaving, AFastRankMayLeaveWhileASlowOneStillReads) {
-  for (int round = 0; round < 20; ++round) {
-    runAsProcesses(2, [&](pealComm_t comm, int rank) {
-      std::vector<int32_t> data(30000, rank + 1);
-      if (rank == 1) {
-        std::this_thread::sleep_for(milliseconds(3));  // rank 0 has sent all and is gone by then
-        PEAL_EXPECT_OK(pealRecv(data.data(), data.size(), pealInt32, 0, comm, nullptr));
-        EXPECT_EQ(data.front(), 1);
-        EXPECT_EQ(data.back(), 1);
-      } else {
-        PEAL_EXPECT_OK(pealSend(data.data(), data.size(), pealInt32, 1, comm, nullptr));
+  SharedValue<Meeting> meeting;
+  SharedValue<std::atomic<bool>> gone;
+  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
+    std::vector<int32_t> data(30000, child.index() + 1);  // fits the slots of one link
+    if (child.index() == 0) {
+      PEAL_EXPECT_OK(pealSend(data.data(), data.size(), pealInt32, 1, comm, nullptr));
+      PEAL_EXPECT_OK(pealCommDestroy(comm));
+      gone->store(true);
+      return 0;
+    }
+    while (!gone->load()) {
+      std::this_thread::yield();
+    }
+    PEAL_EXPECT_OK(pealRecv(data.data(), data.size(), pealInt32, 0, comm, nullptr));
+    EXPECT_EQ(data.front(), 1);
+    EXPECT_EQ(data.back(), 1);
+    PEAL_EXPECT_OK(pealCommDestroy(comm));
+    return 0;
+  }));
+}
+
+TEST(AsyncError, TellsTheOthersWhoDiedAndNotWhoNoticed) {
+  SharedValue<Meeting> meeting;
+  SharedValue<std::atomic<int>> joined;
+  SharedValue<std::atomic<bool>> noticed;
+  Processes processes(3, [&](const Child& child) {
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    EXPECT_EQ(meeting->join(&comm, child.index(), 3, &config), pealSuccess);
+    joined->fetch_add(1);
+    if (child.index() == 2) {
+      for (;;) {
+        std::this_thread::sleep_for(milliseconds(100));  // until it is killed
       }
-    });
+    }
+    pealResult_t state = pealSuccess;
+    if (child.index() == 1) {  // looks only after rank 0 has told
+      while (!noticed->load()) {
+        std::this_thread::yield();
+      }
+    }
+    while (state == pealSuccess) {
+      EXPECT_EQ(pealCommGetAsyncError(comm, &state), pealSuccess);
+      std::this_thread::yield();
+    }
+    noticed->store(true);
+    EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 2")) << pealGetLastError(comm);
+    EXPECT_FALSE(mentions(pealGetLastError(comm), "because of itself")) << pealGetLastError(comm);
+    EXPECT_EQ(pealCommDestroy(comm), pealSuccess);
+    return 0;
+  });
+  while (joined->load() < 3) {
+    std::this_thread::yield();
   }
+  processes.kill(2);
+  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(20));
+  EXPECT_EQ(results[0].exitCode, 0) << results[0].message;
+  EXPECT_EQ(results[1].exitCode, 0) << results[1].message;
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Runs a collective: cuts the array into rounds and plays the chosen algorithm over the host port.
+#include <algorithm>
+
 #include "algorithms/direct.h"
 #include "algorithms/ring.h"
 #include "lib/executor/host/host_port.h"
@@ -73,7 +75,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   const Blocks blocks = blocksOf(call, context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
-  const bool rewritesInput = call.kind == pealStatAllReduce || call.kind == pealStatReduce;
+  const bool rewritesInput = call.kind == pealStatAllReduce && call.send == call.recv;
   HostPort port(context, digest, call.type, call.op, buffers,
                 rewritesInput ? HostPort::ReferenceAll::No : HostPort::ReferenceAll::Yes,
                 arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached);

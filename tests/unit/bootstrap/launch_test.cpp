@@ -185,7 +185,7 @@ TEST(Launch, TaskCountsUnfold) {
 
 TEST(Launch, RootsAreHostAndPort) {
   const auto parsed = [](const std::string& text) {
-    const Result<HostPort> at = parseHostPort(text, "PEAL_ROOT");
+    const Result<HostAndPort> at = parseHostPort(text, "PEAL_ROOT");
     return at ? at->host + " " + std::to_string(at->port) : at.error().message;
   };
   EXPECT_EQ(parsed("node1:5000"), "node1 5000");
