@@ -239,7 +239,8 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  * belong to it until the stream has passed it. N is the number of ranks.
  * In place: allowed where said; any other overlap of send and receive buffers is undefined.
  * bf16, fp16 and fp8 are summed in fp32. All take part: a rank that disagrees on type, count, operation
- * or root makes the call fail on the ranks that notice, with the field and the ranks in the sentence. */
+ * or root makes the call fail on the ranks that wait for it, with the field and the ranks in the sentence. A
+ * rank that needs nothing from it (the root of a small broadcast) learns of it at a later call. */
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. Both count elements. In place: sendbuff == recvbuff. */
 PEAL_API pealResult_t pealAllReduce(const void* sendbuff, void* recvbuff, size_t count,

@@ -8,6 +8,7 @@
 #include "lib/base/config.h"
 #include "lib/bootstrap/bootstrap.h"
 #include "lib/comm/group.h"
+#include "lib/comm/together.h"
 
 using namespace peal;
 using namespace peal::api;
@@ -195,24 +196,16 @@ pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist) {
       return id.error();
     }
     std::vector<pealComm_t> made(static_cast<size_t>(ndev), nullptr);
-    std::vector<Result<void>> results(made.size());
-    std::vector<std::thread> threads;
+    std::vector<std::function<Result<void>()>> tasks;
     for (int rank = 0; rank < ndev; ++rank) {
-      threads.emplace_back([&, rank] {
-        results[static_cast<size_t>(rank)] =
-            joinInto(&made[static_cast<size_t>(rank)], *id, rank, ndev, *options);
-      });
+      tasks.emplace_back(
+          [&, rank] { return joinInto(&made[static_cast<size_t>(rank)], *id, rank, ndev, *options); });
     }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    for (const Result<void>& result : results) {
-      if (!result) {
-        for (pealComm_t comm : made) {
-          delete comm;
-        }
-        return result.error();
+    if (Result<void> joined = runTogether(tasks); !joined) {
+      for (pealComm_t comm : made) {
+        delete comm;
       }
+      return joined;
     }
     std::copy(made.begin(), made.end(), comms);
     return {};

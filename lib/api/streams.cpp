@@ -1,6 +1,8 @@
 // C entry points: host streams and events.
 #include <fmt/format.h>
 
+#include <system_error>
+
 #include "lib/api/api.h"
 
 using namespace peal;
@@ -12,7 +14,15 @@ pealResult_t pealStreamCreate(pealStream_t* stream) {
       return nullArgument("pealStreamCreate", "stream");
     }
     auto made = std::make_unique<pealStream>();
-    made->stream = std::make_shared<HostStream>();
+    try {
+      made->stream = std::make_shared<HostStream>();
+    } catch (const std::system_error& failure) {
+      return Error{
+          pealSystemError,
+          fmt::format("pealStreamCreate: the stream's thread did not start: {}. Raise the limit on processes "
+                      "(ulimit -u) or on memory (ulimit -v).",
+                      failure.what())};
+    }
     *stream = made.release();
     return {};
   });

@@ -1,33 +1,8 @@
 #include "lib/comm/group.h"
 
-#include <fmt/format.h>
-
-#include <thread>
+#include "lib/comm/together.h"
 
 namespace peal {
-namespace {
-
-// Runs all, each on a thread of its own if there are several; the first error in list order.
-Result<void> runTogether(std::vector<std::function<Result<void>()>> tasks) {
-  if (tasks.size() == 1) {
-    return tasks.front()();
-  }
-  std::vector<Result<void>> results(tasks.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    threads.emplace_back([&results, &tasks, i] { results[i] = tasks[i](); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  for (const Result<void>& result : results) {
-    PEAL_TRY(result);
-  }
-  return {};
-}
-
-}  // namespace
-
 void enqueue(const std::shared_ptr<HostStream>& stream, std::shared_ptr<Communicator> comm,
              Communicator::Prepared prepared) {
   auto held = std::make_shared<Communicator::Prepared>(std::move(prepared));
@@ -101,7 +76,7 @@ Result<void> Group::end() {
                  "nothing of this group was issued, since a call inside it failed: " + error->message};
   }
   if (!inits.empty()) {
-    PEAL_TRY(runTogether(std::move(inits)));
+    PEAL_TRY(runTogether(inits));
   }
   std::vector<std::function<Result<void>()>> tasks;
   std::optional<Error> first;
@@ -127,7 +102,7 @@ Result<void> Group::end() {
     }
   }
   if (!tasks.empty()) {
-    if (Result<void> ran = runTogether(std::move(tasks)); !ran && !first) {
+    if (Result<void> ran = runTogether(tasks); !ran && !first) {
       first = ran.error();
     }
   }

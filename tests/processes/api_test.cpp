@@ -1,5 +1,8 @@
 // The C API used wrongly, and its smaller promises.
+#include <sys/resource.h>
+
 #include <cstring>
+#include <fstream>
 
 #include "tests/processes/ranks.h"
 
@@ -185,6 +188,27 @@ TEST(Api, OneThreadDrivesSeveralRanksInAGroup) {
     PEAL_EXPECT_OK(pealCommDestroy(comm));
   }
 }
+
+#ifndef PEAL_SANITIZED  // whose shadow memory no limit on address space leaves room for
+TEST(Api, AThreadThatCannotStartIsAnErrorAndNothingRuns) {
+  expectAllSucceeded(runProcesses(1, std::chrono::seconds(30), [](const Child&) {
+    constexpr int kSize = 32;
+    std::vector<pealComm_t> comms(kSize);
+    PEAL_EXPECT_OK(pealCommInitAll(comms.data(), kSize, nullptr));
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t room = rlim_t{64} << 20;  // some stacks of 8 MiB, not 32
+    const rlimit limit{pages * 4096 + room, pages * 4096 + room};
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    PEAL_EXPECT_OK(pealGroupStart());
+    for (pealComm_t comm : comms) {
+      PEAL_EXPECT_OK(pealBarrier(comm, nullptr));
+    }
+    EXPECT_REFUSED(pealGroupEnd(), pealSystemError, "did not start");
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  }));
+}
+#endif
 
 TEST(Api, RanksJoinInsideAGroup) {
   pealUniqueId id;

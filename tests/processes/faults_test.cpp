@@ -180,6 +180,26 @@ TEST(RanksDisagree, OnTheRoot) {
   });
 }
 
+TEST(RanksDisagree, OnTheRootOfABroadcast) {
+  expectDisagreement("root", [](pealComm_t comm, int rank) {
+    std::vector<float> data(100000, 1.0F);
+    const pealResult_t first =
+        pealBroadcast(data.data(), data.data(), data.size(), pealFloat32, rank == 1 ? 1 : 0, comm, nullptr);
+    return first != pealSuccess ? first : pealBarrier(comm, nullptr);
+  });
+}
+
+TEST(RanksDisagree, OnAPreMultipliedSum) {
+  expectDisagreement("reduction", [](pealComm_t comm, int rank) {
+    float value = 2;
+    pealRedOp_t op = pealSum;
+    if (rank == 1) {
+      PEAL_EXPECT_OK(pealRedOpCreatePreMulSum(&op, &value, pealFloat32, pealScalarHostImmediate, comm));
+    }
+    return pealAllReduce(&value, &value, 1, pealFloat32, op, comm, nullptr);
+  });
+}
+
 TEST(RanksDisagree, OnTheOperation) {
   expectDisagreement("operation", [](pealComm_t comm, int rank) {
     std::vector<float> data(100, 1.0F);

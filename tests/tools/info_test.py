@@ -54,6 +54,13 @@ class PealInfo(unittest.TestCase):
             self.assertIn('PEAL_PORT="-1" is not a whole number from 0 to 65535', result.stderr)
             self.assertIn("PEAL_TIMEOUT_MS", result.stdout)
 
+    def test_output_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = subprocess.run([PROGRAM], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30,
+                                    check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot write the output: No space left on device", result.stderr)
+
     def test_help_and_wrong_options(self):
         result = run("--help")
         self.assertEqual(result.returncode, 0)

@@ -21,6 +21,8 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
   const BadInput cases[] = {
       {{"--text", "/no/such/text"}, "cannot open the text '/no/such/text': No such file or directory"},
       {{"--text", "/"}, "it is a directory"},
+      {{"--text", "/dev/zero"}, "it is not a regular file"},
+      {{"--plot", "/no/such/folder/run.svg"}, "its folder: No such file or directory"},
       {{"--text", empty}, "is empty"},
       {{"--text", latin}, "is not UTF-8: byte 0xe9 at offset 3"},
       {{"--text", brief}, "--context 16 needs at least 17"},

@@ -105,6 +105,7 @@ class CommandLine(unittest.TestCase):
         for arguments, said in (
                 ((), "--parameters"),
                 (("-p", "7X", "-n", 8), "7X"),
+                (("-p", "1e20", "-n", 8), "more than 1e+18"),
                 (("-p", "7B", "-n", 0), "ranks is 0"),
                 (("-p", "7B", "-n", 8, "-g", 3), "group of 3 does not divide"),
                 (("-p", "7B", "-n", 8, "-s", "4"), "--stage 4"),

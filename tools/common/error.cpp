@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 namespace peal::tools {
 
@@ -22,7 +24,12 @@ void check(pealResult_t result, const char* call, pealComm_t comm) {
 
 int guard(const std::string& program, const std::function<int()>& body) {
   try {
-    return body();
+    const int code = body();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw ToolError(fmt::format("cannot write the output: {}. Is the disk full, or the output closed?",
+                                  std::strerror(errno)));
+    }
+    return code;
   } catch (const UsageError& error) {
     fmt::print(stderr, "{}: {}\n", program, error.what());
     return kExitUsage;

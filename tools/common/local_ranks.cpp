@@ -125,7 +125,10 @@ class Family {
       }
       anyRunning = anyRunning || child.running;
     }
-    if (seen && !firstFailure_) {
+    // A rank's sockets close before it has ended, so one that noticed can have ended earlier.
+    const bool likelier =
+        seen && firstFailure_ && bySignal(*seen) && !bySignal(*firstFailure_) && !signalled_;
+    if (seen && (!firstFailure_ || likelier)) {
       firstFailure_ = seen;
     }
     return anyRunning;
@@ -145,6 +148,7 @@ class Family {
   }
 
   void signalAll(int number) {
+    signalled_ = true;
     for (const Child& child : children_) {
       if (child.running) {
         kill(child.pid, number);
@@ -155,6 +159,7 @@ class Family {
   LocalRanksOptions options_;
   std::vector<Child> children_;
   std::optional<Failure> firstFailure_;
+  bool signalled_ = false;  // what ends by a signal now may have ended by ours
 };
 
 [[noreturn]] void runChild(LocalRank local, pid_t parent, const sigset_t& mask,

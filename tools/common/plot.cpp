@@ -125,6 +125,10 @@ void checkPlotPath(const std::string& outputPath) {
     throw UsageError(
         fmt::format("cannot draw to \"{}\": the name must end in .svg, .png or .pdf.", outputPath));
   }
+  const std::filesystem::path folder = std::filesystem::path(outputPath).parent_path();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    throw UsageError(fmt::format("cannot draw to \"{}\": its folder: {}.", outputPath, std::strerror(errno)));
+  }
 }
 
 void plot(const nlohmann::json& chart, const std::string& outputPath) {

@@ -4,6 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <future>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -69,13 +72,32 @@ class ThreadRanks {
     } else {
       check(pealGetUniqueId(&id_), "pealGetUniqueId");
     }
+    // Ranks wait for each other: all threads run, or none.
+    std::promise<bool> decision;
+    const std::shared_future<bool> decided = decision.get_future().share();
     std::vector<std::thread> threads;
     threads.reserve(comms_.size());
-    for (int rank = 0; rank < size(); ++rank) {
-      threads.emplace_back([this, rank] { runOne(rank); });
+    std::string refusal;
+    try {
+      for (int rank = 0; rank < size(); ++rank) {
+        threads.emplace_back([this, rank, decided] {
+          if (decided.get()) {
+            runOne(rank);
+          }
+        });
+      }
+    } catch (const std::system_error& failure) {
+      refusal = failure.what();
     }
+    decision.set_value(refusal.empty());
     for (std::thread& thread : threads) {
       thread.join();
+    }
+    if (!refusal.empty()) {
+      throw ToolError(
+          fmt::format("the thread of rank {} of {} did not start: {}. Ask for fewer ranks, or raise the "
+                      "limit on processes (ulimit -u) or on memory (ulimit -v)",
+                      threads.size(), size(), refusal));
     }
     return firstCode_.load();
   }

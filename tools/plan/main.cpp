@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "peal/zero.hpp"
@@ -19,6 +20,8 @@ namespace {
 
 enum class Quantity { Count, Amount };
 
+constexpr double kMostCounted = 1e18;  // fits 64 bits, and so do sums of a few
+
 // An option whose text is a quantity.
 template <class T>
 CLI::Option* addQuantity(CLI::App& app, const std::string& name, T& value, Quantity kind,
@@ -26,7 +29,12 @@ CLI::Option* addQuantity(CLI::App& app, const std::string& name, T& value, Quant
   return app.add_option_function<std::string>(
       name,
       [&value, kind, name](const std::string& text) {
-        value = static_cast<T>(kind == Quantity::Count ? parseCount(text, name) : parseAmount(text, name));
+        const double parsed = kind == Quantity::Count ? parseCount(text, name) : parseAmount(text, name);
+        if (std::is_integral_v<T> && parsed > kMostCounted) {
+          throw UsageError(
+              fmt::format("{}: {} is more than {:g}, the most that is counted", name, text, kMostCounted));
+        }
+        value = static_cast<T>(parsed);
       },
       help);
 }

@@ -33,12 +33,13 @@ struct File {
 };
 
 std::string readFile(const std::string& path) {
-  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0)
     throw UsageError(fmt::format("cannot open the text '{}': {}", path, std::strerror(errno)));
   struct stat status {};
-  if (fstat(file.fd, &status) == 0 && S_ISDIR(status.st_mode)) {
-    throw UsageError(fmt::format("cannot read the text '{}': it is a directory", path));
+  if (fstat(file.fd, &status) == 0 && !S_ISREG(status.st_mode)) {  // a device or pipe may never end
+    throw UsageError(fmt::format("cannot read the text '{}': it is {}", path,
+                                 S_ISDIR(status.st_mode) ? "a directory" : "not a regular file"));
   }
   std::string bytes;
   for (char buffer[65536];;) {

@@ -251,6 +251,11 @@ class Handshake {
       return Error{pealRemoteError, fmt::format("{} gave up while ranks were connecting: {}",
                                                 nameOf(conversation.peer), farewell->text())};
     }
+    if (packet.fileLost) {
+      return systemError(
+          fmt::format("rank {} could not take the memory file of {}", mine_.rank, nameOf(conversation.peer)),
+          EMFILE);
+    }
     const Greeting* greeting = packet.as<Greeting>();
     if (greeting == nullptr ||
         !greeter_.isGenuine(*greeting, called ? Note::Reply : Note::Segment, listener) ||

@@ -19,7 +19,8 @@ Digest digestOf(const Collective& call) {
   digest.root = call.root;
   digest.collective = static_cast<uint8_t>(call.kind);
   digest.type = static_cast<uint8_t>(call.type);
-  digest.op = call.hasOp ? static_cast<uint8_t>(call.op.kind) : uint8_t{255};
+  const auto op = static_cast<uint8_t>(call.op.preMultiply ? pealNumOps : call.op.kind);
+  digest.op = call.hasOp ? op : Digest::kNoOp;
   digest.algorithm = static_cast<uint8_t>(call.choice.algorithm);
   return digest;
 }

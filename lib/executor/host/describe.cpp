@@ -15,6 +15,9 @@ const char* digestType(const Digest& digest) {
   return digest.type < pealNumTypes ? typeName(static_cast<pealDataType_t>(digest.type)) : "unknown type";
 }
 const char* digestOp(const Digest& digest) {
+  if (digest.op == pealNumOps) {
+    return "pre-multiplied sum";
+  }
   return digest.op < pealNumOps ? opName(static_cast<pealRedOp_t>(digest.op)) : "none";
 }
 
@@ -30,7 +33,7 @@ std::string describe(const Digest& digest) {
     return text;
   }
   text += fmt::format(" (count {}, {}", digest.count, digestType(digest));
-  if (digest.op < pealNumOps) {
+  if (digest.op <= pealNumOps) {
     text += fmt::format(", {}", digestOp(digest));
   }
   if (digest.root >= 0) {

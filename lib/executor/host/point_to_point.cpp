@@ -26,7 +26,7 @@ Digest digestOf(const PointToPoint& call) {
   digest.sequence = call.sequence;
   digest.collective = static_cast<uint8_t>(call.isSend ? pealStatSend : pealStatRecv);
   digest.type = static_cast<uint8_t>(call.type);
-  digest.op = 255;
+  digest.op = Digest::kNoOp;
   return digest;
 }
 

@@ -100,6 +100,31 @@ bool Waiter::healthy(int peerRank) {
          context_.endpoint->culpritRank());
     return false;
   }
+  return agreed();
+}
+
+// Ranks that disagree on a root may exchange no message that shows it: each waits for another. So a wait also
+// looks at which call its peers are in.
+bool Waiter::agreed() {
+  if (digest_.collective == pealStatSend || digest_.collective == pealStatRecv) {
+    return true;  // numbered by pair, and a rank may be in several
+  }
+  for (int rank = 0; rank < context_.size; ++rank) {
+    if (rank == context_.rank) {
+      continue;
+    }
+    const PeerState state = context_.endpoint->peerState(rank);
+    const bool pairwise = state.digest.collective == pealStatSend || state.digest.collective == pealStatRecv;
+    if (!state.known || pairwise || state.digest.sequence != digest_.sequence || state.digest == digest_) {
+      continue;
+    }
+    fail({pealInvalidUsage,
+          fmt::format(
+              "{}: the ranks disagree on a call: {}. Every rank must make the same calls in the same order.",
+              context_.name, disagreement(digest_, context_.rank, state.digest, rank))},
+         rank);
+    return false;
+  }
   return true;
 }
 
@@ -123,7 +148,11 @@ std::string Waiter::missingRanks(int peerRank) const {
                                                         describe(state.digest));
     text += fmt::format("{}rank {} has not arrived (it {})", text.empty() ? "" : ", ", rank, last);
   }
-  return text.empty() ? fmt::format("all ranks have arrived, and rank {} does not go on", peerRank) : text;
+  if (!text.empty()) {
+    return text;
+  }
+  return peerRank < 0 ? std::string("all ranks have arrived, and one of them does not take what was sent")
+                      : fmt::format("all ranks have arrived, and rank {} does not go on", peerRank);
 }
 
 }  // namespace peal

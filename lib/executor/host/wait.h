@@ -43,6 +43,7 @@ class Waiter {
  private:
   bool slow(int peerRank, ReadyCheck ready);
   bool healthy(int peerRank);
+  bool agreed();
   std::string missingRanks(int peerRank) const;
 
   HostContext& context_;
