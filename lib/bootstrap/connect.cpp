@@ -266,7 +266,10 @@ Result<RootConnection> reachRoot(const IdContent& content, const Key& key, Deadl
   }
   int64_t pauseMs = kFirstPauseMs;
   int hungUpPasses = 0;
-  std::string reasons;  // of the last pass that was not cut, if there was one: those are answers
+  // Of the last pass in which somebody answered, else of the last that was not cut: a root that has gone
+  // since then must not hide why it refused this rank.
+  std::string reasons;
+  bool answered = false;
   constexpr auto kNever = Clock::time_point::max();
   Clock::time_point rejectedSince = kNever;
   while (true) {
@@ -274,11 +277,12 @@ Result<RootConnection> reachRoot(const IdContent& content, const Key& key, Deadl
     if (Attempt* winner = pass.run(deadline)) {
       return RootConnection{std::move(winner->socket), winner->nonces, winner->address.text()};
     }
-    if (reasons.empty() || !pass.cut()) {
-      reasons = pass.reasons();
-    }
     const bool hungUp = pass.any(Outcome::HungUp);
     const bool rejected = pass.any(Outcome::Rejected);
+    if (reasons.empty() || (!pass.cut() && (hungUp || rejected || !answered))) {
+      reasons = pass.reasons();
+    }
+    answered = answered || ((hungUp || rejected) && !pass.cut());
     if (!hungUp && !rejected) {
       rejectedSince = kNever;
     } else if (rejectedSince == kNever) {

@@ -17,17 +17,18 @@ struct Hosted {
 // Services of this process. Never destroyed, so that a forked child, which has no such threads, does not
 // wait for them.
 struct Host {
-  std::mutex mutex;  // guards the two below
+  std::mutex mutex;  // guards all below
   pid_t owner = 0;
   std::vector<Hosted> all;
+  std::vector<RootService*> inherited;  // the parent's, whose threads a forked child does not have to join
 
-  // The mutex is held. In a forked child: forgets what is the parent's.
+  // The mutex is held. In a forked child: sets aside what is the parent's.
   void takeOver() {
     if (owner == getpid()) {
       return;
     }
-    for (Hosted& inherited : all) {
-      (void)inherited.service.release();
+    for (Hosted& parents : all) {
+      inherited.push_back(parents.service.release());
     }
     all.clear();
     owner = getpid();
