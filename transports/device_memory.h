@@ -1,0 +1,69 @@
+// What the device executor sees of memory that ranks of one node share on their GPUs. One implementation:
+// transports/cuda_ipc/. Kernels move the bytes; this only makes memory reachable and says when it is gone.
+//
+// Used by one communicator. Each function may be called from any thread unless it says otherwise.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/result.h"
+#include "transports/transport.h"
+
+namespace peal {
+
+// How a rank reaches a peer's memory.
+enum class Reach : uint8_t { Self, SameDevice, PeerAccess, Ipc, HostStaging };
+
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  // This rank's window: zeroed memory of the size asked for at creation, that every peer can write. In device
+  // memory, or in pinned host memory where a vote of all ranks fell back to it.
+  virtual std::byte* window() = 0;
+  // A peer's window as kernels of this rank address it.
+  virtual std::byte* peerWindow(int peerRank) = 0;
+  virtual Reach reach(int peerRank) const = 0;
+  // How the ranks reach each other, and why not better: for logs and system information.
+  virtual const std::string& sentence() const = 0;
+  // Whether a warp's store of a 128-byte line becomes visible as one on every path (LL128).
+  virtual bool keepsLinesWhole() const = 0;
+
+  // ---- registered buffers: local calls; peers map them as they notice, and nothing waits for that ----
+  // [data, data + bytes): inside one allocation of this device. Errors name what the memory is instead.
+  virtual Result<uint64_t> registerBuffer(const void* data, size_t bytes) = 0;
+  // Waits until no peer has it mapped, or it is gone.
+  virtual Result<void> deregisterBuffer(uint64_t id, Deadline deadline) = 0;
+  // Where `peerRank` reads [data, data + bytes) in its own address space; 0: not yet, or it cannot.
+  virtual uint64_t addressAt(int peerRank, const void* data, size_t bytes) = 0;
+
+  // ---- health ----
+  // A peer's death or departure because of a fault: the error, and whose fault it is.
+  struct Loss {
+    Error error;
+    int culpritRank;
+  };
+  virtual std::optional<Loss> loss() = 0;
+  // Tells the peers that this rank leaves: in good order (-1) or because of a fault, and of whose.
+  virtual void farewell(int culpritRank, const std::string& reason) = 0;
+};
+
+struct DeviceMemoryOptions {
+  int device = 0;
+  size_t windowBytes = 0;
+  std::string name;  // of the communicator, for messages
+  Deadline deadline;
+};
+
+// Collective over the exchange; all ranks choose the same path. `control`: an endpoint of these ranks for
+// this object alone; nullptr in a communicator of one rank.
+Result<std::unique_ptr<DeviceMemory>> connectDeviceMemory(Exchange& exchange,
+                                                          std::unique_ptr<Endpoint> control,
+                                                          const DeviceMemoryOptions& options);
+
+}  // namespace peal
