@@ -6,7 +6,8 @@
 //
 //   PEAL_KERNEL, PEAL_DEVICE (inlined), PEAL_DEVICE_CALL (a real call: code shared by several callers),
 //   PEAL_LAUNCH_BOUNDS(threads), PEAL_UNROLL, PEAL_SHARED(Type, name): a variable of the block, not
-//   initialised; Type has a trivial default constructor.
+//   initialised; Type has a trivial default constructor. PEAL_GRID_CONSTANT: before the type of a kernel's
+//   parameter, which is then read where the launch put it, with no copy per thread.
 //
 //   uint32_t threadIndex(), blockThreads(), blockIndex(), gridBlocks(), laneIndex();    one-dimensional
 //
@@ -61,7 +62,9 @@ struct alignas(16) LinePart {
 }  // namespace peal::cuda
 
 #ifdef __CUDACC__
+#define PEAL_GRID_CONSTANT const __grid_constant__
 #include "lib/executor/cuda/device_ptx.h"
 #else
+#define PEAL_GRID_CONSTANT const
 #include <cudasim/device.h>
 #endif

@@ -78,6 +78,22 @@ struct BoxShape {
     const size_t behind = protocol == Protocol::LL128 ? 0 : static_cast<size_t>(slots) * lowSlotBytes;
     return tail(channel + 1) - behind - static_cast<size_t>(slots - slotIndex) * lowSlotBytes;
   }
+
+  // The most bytes of one message: what CollectiveArgs::chunkCount may come to. A multiple of 16.
+  // Simple: room is left to place the payload at the same offset, modulo 16, as in the array. LL: 4 lines of
+  // 16 bytes are the header, and half of the others is flags. LL128: after a header of one line, groups of 4
+  // lines of 128 bytes, 120 of them data, which a warp moves together.
+  PEAL_HD constexpr size_t payloadBytes(Protocol protocol) const {
+    switch (protocol) {
+      case Protocol::Simple:
+        return slotBytes - 16;
+      case Protocol::LL:
+        return (lowSlotBytes - 64) / 32 * 16;
+      case Protocol::LL128:
+        return (lowSlotBytes - 128) / 512 * 480;
+    }
+    return 0;
+  }
 };
 
 // A window: one line with the word that peers set when they fail, then the inboxes, in rank order.

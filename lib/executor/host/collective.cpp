@@ -1,10 +1,9 @@
 // Runs a collective: cuts the array into rounds and plays the chosen algorithm over the host port.
 #include <algorithm>
 
-#include "algorithms/direct.h"
-#include "algorithms/ring.h"
 #include "lib/executor/host/host_port.h"
 #include "lib/executor/host/operation.h"
+#include "lib/executor/selection.h"
 
 namespace peal {
 namespace {
@@ -25,18 +24,6 @@ Digest digestOf(const Collective& call) {
   return digest;
 }
 
-bool isScattered(int kind) { return kind == pealStatReduceScatter || kind == pealStatAllGather; }
-
-// Rounds are cut from one block per rank, or from the whole array.
-Blocks blocksOf(const Collective& call, int size) {
-  if (isScattered(call.kind)) {
-    return call.starts.empty() ? Blocks{call.count * static_cast<size_t>(size), size, nullptr}
-                               : Blocks{call.starts.back(), size, call.starts.data()};
-  }
-  const bool perRank = call.kind == pealStatAllReduce && call.choice.algorithm != Algorithm::OneShot;
-  return {call.count, perRank ? size : 1, nullptr};
-}
-
 HostBuffers buffersOf(const Collective& call, const Blocks& blocks, int rank) {
   HostBuffers buffers{static_cast<const std::byte*>(call.send), 0, static_cast<std::byte*>(call.recv), 0};
   buffers.inStart = call.kind == pealStatAllGather ? blocks.start(rank) : 0;
@@ -44,36 +31,12 @@ HostBuffers buffersOf(const Collective& call, const Blocks& blocks, int rank) {
   return buffers;
 }
 
-void runRound(HostPort& port, const Collective& call, const Round& round) {
-  const bool ring = call.choice.algorithm == Algorithm::Ring;
-  switch (call.kind) {
-    case pealStatAllReduce:
-      if (ring) {
-        ringAllReduce(port, round);
-      } else if (call.choice.algorithm == Algorithm::TwoShot) {
-        twoShotAllReduce(port, round);
-      } else {
-        oneShotAllReduce(port, round);
-      }
-      return;
-    case pealStatReduceScatter:
-      return ring ? ringReduceScatter(port, round) : directReduceScatter(port, round);
-    case pealStatAllGather:
-      return ring ? ringAllGather(port, round) : directAllGather(port, round);
-    case pealStatBroadcast:
-      return ring ? ringBroadcast(port, round, call.root) : directBroadcast(port, round, call.root);
-    case pealStatReduce:
-      return ring ? ringReduce(port, round, call.root) : directReduce(port, round, call.root);
-    default:  // a barrier is an all-reduce of nothing: no rank passes before all have sent
-      return oneShotAllReduce(port, round);
-  }
-}
-
 }  // namespace
 
 std::optional<Fault> runCollective(HostContext& context, const Collective& call) {
   const Digest digest = digestOf(call);
-  const Blocks blocks = blocksOf(call, context.size);
+  const Blocks blocks = blocksOf(call.kind, call.choice.algorithm, call.count,
+                                 call.starts.empty() ? nullptr : call.starts.data(), context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
   const bool rewritesInput = call.kind == pealStatAllReduce && call.send == call.recv;
@@ -86,7 +49,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   Round round{blocks, 0, std::max<size_t>(1, call.choice.chunkBytes / elementBytes(call.type))};
   const size_t longest = blocks.longest();
   do {  // also once for an empty array: its digest is compared too
-    runRound(port, call, round);
+    runRound(port, call.kind, call.choice.algorithm, call.root, round);
     round.begin += round.chunkCount;
   } while (round.begin < longest);
   std::optional<Fault> fault = port.finish();

@@ -1,0 +1,27 @@
+// The kernels as host code finds them: by data type, operation and protocol, for cudaLaunchKernel. Called by
+// the executor (lib/executor/cuda/) and by the kernels' tests.
+//
+// A launch has one block for each channel, a multiple of 32 threads between kLeastThreads and kMostThreads in
+// each, no dynamic shared memory, and all its blocks must be resident at once: they wait for each other's
+// peers. All ranks launch the same operation with the same number of blocks, chunkCount and protocol, in the
+// same order; numbers of threads may differ.
+#pragma once
+#include "lib/executor/cuda/view.h"
+#include "peal/peal.h"
+
+namespace peal::cuda {
+
+constexpr int kLeastThreads = 64;
+constexpr int kMostThreads = 512;
+
+using CollectiveKernel = void (*)(CollectiveArgs);
+using PointToPointKernel = void (*)(PointToPointArgs);
+
+// kind: pealStatAllReduce ... A collective that only copies has one kernel for all types; its arguments
+// count elements of digest.type like those of the others.
+CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol protocol);
+// Block b of C moves every slice s of every transfer with s % C == b; slices are payloadBytes(Simple) long.
+// The ranks of a communicator use the same C in every launch.
+PointToPointKernel pointToPointKernel();
+
+}  // namespace peal::cuda
