@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/zero/bf16.h"
+#include "lib/reduce/adamw.h"
 #include "lib/zero/engine.h"
 
 namespace peal::zero {

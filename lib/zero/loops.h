@@ -1,26 +1,16 @@
 // The engine's passes over memory, each compiled once per instruction set and chosen at run time.
 //
 // Every arithmetic step is one IEEE operation (no fused multiply-add, no contraction, no approximate
-// reciprocal), so every instruction set gives the same bits. Called through adamw.h, norm.h and the engine's
-// accumulation. A loop knows nothing of ranks, buckets or threads.
+// reciprocal), so every instruction set gives the same bits. Called through optimizer.h, norm.h and the
+// engine's accumulation. A loop knows nothing of ranks, buckets or threads.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "lib/base/cpu.h"
+#include "lib/reduce/adamw.h"
 
 namespace peal::zero {
-
-// What AdamW needs, in the precision that it computes in.
-struct AdamwScalars {
-  float gradientScale;  // clip factor / tokens
-  float beta1, oneMinusBeta1;
-  float beta2, oneMinusBeta2;
-  float stepSize;          // lr / (1 - beta1^t)
-  float secondCorrection;  // 1 / sqrt(1 - beta2^t)
-  float epsilon;
-  float decayFactor;  // 1 - lr * weightDecay, or 1
-};
 
 // No two arrays overlap.
 struct AdamwArgs {
@@ -30,6 +20,11 @@ struct AdamwArgs {
   float* moment2;
   uint16_t* weight;
   size_t count;
+};
+
+// Of stochastic rounding: element i of the arrays has the global index firstIndex + i.
+struct StochasticKey {
+  uint64_t seed, step, firstIndex;
 };
 
 // Values per block of squareBlocks.
@@ -42,7 +37,11 @@ struct BlockSquares {
 };
 
 struct Loops {
+  // bf16 gradient in, fp32 master and moments in and out, bf16 weight out: 28 bytes of memory traffic per
+  // parameter.
   void (*adamw)(const AdamwScalars& scalars, const AdamwArgs& args);
+  // The same; the weight is rounded up or down by roundingBits(seed, step, firstIndex + i).
+  void (*adamwStochastic)(const AdamwScalars& scalars, const AdamwArgs& args, const StochasticKey& key);
   // results[b] for `blocks` blocks of kSquareBlock values.
   void (*squareBlocks)(const uint16_t* values, size_t blocks, BlockSquares* results);
   // sums = values; sums += values; values = sums + values, rounded once.

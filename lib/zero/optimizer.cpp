@@ -47,7 +47,7 @@ void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientS
   const pealZeroOptions_t& o = model_->options;
   const AdamwSettings settings{o.beta1, o.beta2, o.epsilon, o.weightDecay};
   scalars_ = adamwScalars(settings, learningRate, step, gradientScale);
-  decayFactor_ = decayFactor(settings, learningRate);
+  decayFactor_ = adamwDecayFactor(learningRate, settings.weightDecay);
 }
 
 void Optimizer::update(size_t index, const uint16_t* gradient, uint16_t* weight) {

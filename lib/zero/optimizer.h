@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "lib/zero/adamw.h"
 #include "lib/zero/arena.h"
+#include "lib/zero/loops.h"
 #include "lib/zero/model.h"
 
 namespace peal::zero {

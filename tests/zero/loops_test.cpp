@@ -13,8 +13,6 @@
 #include <random>
 #include <vector>
 
-#include "lib/zero/adamw.h"
-#include "lib/zero/bf16.h"
 #include "lib/zero/norm.h"
 
 namespace peal::zero {
@@ -87,7 +85,7 @@ TEST(Adamw, FollowsTheReferenceInFp64) {
       for (int step = 1; step <= 20; ++step) {
         const std::vector<uint16_t> gradient = randomBf16(kCount, static_cast<unsigned>(step), 3.0f);
         AdamwScalars scalars = adamwScalars(settings, 1e-2, static_cast<uint64_t>(step), 1.0 / 7);
-        scalars.decayFactor = decays ? decayFactor(settings, 1e-2) : 1.0f;
+        scalars.decayFactor = decays ? adamwDecayFactor(1e-2, settings.weightDecay) : 1.0f;
         loops(isa).adamw(scalars, state.args(gradient));
         referenceAdamw(settings, 1e-2, step, 1.0 / 7, decays, gradient, w, m, v);
       }
@@ -117,7 +115,7 @@ TEST(Adamw, FollowsTheNumpyFixture) {
       ASSERT_EQ(fromBf16(gradient.back()), value) << "the fixture's gradients are bf16 values";
     }
     AdamwScalars scalars = adamwScalars(settings, learningRate, ++step, fixture["gradientScale"]);
-    scalars.decayFactor = decayFactor(settings, learningRate);
+    scalars.decayFactor = adamwDecayFactor(learningRate, settings.weightDecay);
     loops().adamw(scalars, state.args(gradient));
     const auto expected = now["weights"].get<std::vector<double>>();
     ASSERT_EQ(expected.size(), state.master.size());
@@ -126,6 +124,40 @@ TEST(Adamw, FollowsTheNumpyFixture) {
     }
   }
   EXPECT_EQ(step, 6u);
+}
+
+// The mean over many steps is the value, every result is one of its two neighbours, and the bits depend on
+// the element's global index alone: an array cut in two gives the same.
+TEST(Adamw, RoundsStochasticallyWithoutBias) {
+  const AdamwSettings settings{0.9, 0.999, 1e-8, 0};
+  constexpr size_t kCount = 1000;
+  constexpr float kValue = 1.0f + 0x1p-9f;          // a quarter of the way from 1 to the next bf16, 1 + 2^-7
+  const std::vector<uint16_t> gradient(kCount, 0);  // so that the master weights stay
+  for (const Isa isa : instructionSets()) {
+    State whole(std::vector<float>(kCount, kValue)), parts(whole);
+    size_t up = 0;
+    for (uint64_t step = 1; step <= 50; ++step) {
+      const AdamwScalars scalars = adamwScalars(settings, 1e-3, step, 1);
+      loops(isa).adamwStochastic(scalars, whole.args(gradient), {42, step, 7});
+      AdamwArgs first = parts.args(gradient);
+      AdamwArgs second = first;
+      first.count = 333;
+      second = {second.gradient + 333, second.master + 333, second.moment1 + 333,
+                second.moment2 + 333,  second.weight + 333, kCount - 333};
+      loops(isa).adamwStochastic(scalars, first, {42, step, 7});
+      loops(isa).adamwStochastic(scalars, second, {42, step, 7 + 333});
+      ASSERT_EQ(whole.weight, parts.weight);
+      for (const uint16_t weight : whole.weight) {
+        ASSERT_TRUE(weight == 0x3f80 || weight == 0x3f81) << weight;
+        up += weight == 0x3f81 ? 1 : 0;
+      }
+    }
+    // 50000 draws with probability 1/4: five standard deviations are 0.0097.
+    EXPECT_NEAR(static_cast<double>(up) / (50.0 * kCount), 0.25, 0.0097);
+  }
+  EXPECT_EQ(stochasticBf16(std::numeric_limits<float>::infinity(), 0xffff), 0x7f80);
+  EXPECT_EQ(stochasticBf16(std::bit_cast<float>(0x7f7f0000u), 0xffff), 0x7f7f);
+  EXPECT_TRUE(std::isnan(fromBf16(stochasticBf16(std::numeric_limits<float>::quiet_NaN(), 0xffff))));
 }
 
 TEST(Loops, SameBitsOnEveryInstructionSet) {
@@ -142,7 +174,7 @@ TEST(Loops, SameBitsOnEveryInstructionSet) {
     State state(initial);
     for (uint64_t step = 1; step <= 3; ++step) {
       AdamwScalars scalars = adamwScalars(settings, 3e-4, step, 0.37);
-      scalars.decayFactor = decayFactor(settings, 3e-4);
+      scalars.decayFactor = adamwDecayFactor(3e-4, settings.weightDecay);
       loops(isa).adamw(scalars, state.args(gradient));
     }
     std::vector<float> sums(kCount);
