@@ -24,6 +24,29 @@ struct Request {
   const std::byte* inPlace = nullptr;  // where send may lie when it overlaps recv; nullptr: nowhere
 };
 
+// What all calls have.
+Request requestOf(const char* function, int kind, const void* send, void* recv, size_t count,
+                  pealDataType_t type, pealComm* comm, pealStream* stream) {
+  Request request{.function = function, .comm = comm, .stream = stream, .call = {}};
+  request.call.kind = kind;
+  request.call.send = send;
+  request.call.recv = recv;
+  request.call.count = count;
+  request.call.type = type;
+  return request;
+}
+
+Request reducing(Request request, pealRedOp_t op) {
+  request.call.op = op;
+  request.call.hasOp = true;
+  return request;
+}
+
+Request rootedAt(Request request, int root) {
+  request.call.root = root;
+  return request;
+}
+
 Error wrong(const Request& request, const std::string& what) {
   return {pealInvalidArgument,
           fmt::format("{} on {}: {}", request.function, request.comm->comm->name(), what)};
@@ -88,23 +111,19 @@ std::shared_ptr<HostStream> streamOf(const pealStream* stream) {
   return stream != nullptr ? stream->stream : nullptr;
 }
 
-// Issues a checked call: into the group, onto the stream, or now.
-Result<void> issue(Request& request) {
-  Group& group = Group::ofThisThread();
-  const std::shared_ptr<Communicator>& comm = request.comm->comm;
-  if (group.active()) {
-    group.add(comm, streamOf(request.stream), std::move(request.call));
-    return {};
+// Issues a checked call, a CollectiveCall or a list of PointToPoint: onto the stream, or now.
+template <class Call>
+Result<void> issueAlone(pealComm& handle, const pealStream* stream, const Call& call) {
+  const std::shared_ptr<Communicator>& comm = handle.comm;
+  if (stream == nullptr) {
+    const CommUse use(handle);
+    return comm->runNow(call);
   }
-  if (request.stream == nullptr) {
-    const CommUse use(*request.comm);
-    return comm->runNow(request.call);
-  }
-  Result<Communicator::Prepared> prepared = comm->prepare(request.call);
+  Result<Communicator::Prepared> prepared = comm->prepare(call);
   if (!prepared) {
     return prepared.error();
   }
-  enqueue(request.stream->stream, comm, std::move(*prepared));
+  enqueue(stream->stream, comm, std::move(*prepared));
   return {};
 }
 
@@ -126,7 +145,11 @@ pealResult_t submit(Request request, F&& describeExtents) {
       PEAL_TRY(checkTypeAndOp(request));
       PEAL_TRY(describeExtents(request));
       PEAL_TRY(checkExtents(request));
-      return issue(request);
+      if (Group& group = Group::ofThisThread(); group.active()) {
+        group.add(request.comm->comm, streamOf(request.stream), std::move(request.call));
+        return {};
+      }
+      return issueAlone(*request.comm, request.stream, request.call);
     }());
   });
 }
@@ -134,177 +157,124 @@ pealResult_t submit(Request request, F&& describeExtents) {
 size_t rankOf(const Request& request) { return static_cast<size_t>(request.comm->comm->rank()); }
 size_t sizeOf(const Request& request) { return static_cast<size_t>(request.comm->comm->size()); }
 
-// count * ranks, or an error if that does not fit.
-Result<size_t> timesRanks(const Request& request, size_t count) {
+// Which part of an array of all ranks' blocks is this rank's, in elements.
+struct Blocks {
+  size_t total;
+  size_t before;  // of ranks before this one
+  size_t own;
+};
+
+Result<Blocks> equalBlocks(const Request& request, size_t count) {
   if (count > std::numeric_limits<size_t>::max() / 16 / sizeOf(request)) {
     return wrong(request, fmt::format("{} elements on each of {} ranks are more than the address space.",
                                       count, sizeOf(request)));
   }
-  return count * sizeOf(request);
+  return Blocks{.total = count * sizeOf(request), .before = count * rankOf(request), .own = count};
 }
 
-const std::byte* at(const void* base, size_t elements, pealDataType_t type) {
-  return static_cast<const std::byte*>(base) + elements * elementBytes(type);
-}
-
-// Sum of the v-forms' counts, and of those before this rank.
-Result<std::pair<size_t, size_t>> vExtents(const Request& request, const size_t counts[]) {
+// The blocks of the v-forms, whose counts the call keeps.
+Result<Blocks> blocksOf(Request& request, const size_t counts[]) {
   if (counts == nullptr) {
     return wrong(request, "counts is NULL.");
   }
-  size_t total = 0;
-  size_t before = 0;
+  Blocks blocks{.total = 0, .before = 0, .own = counts[rankOf(request)]};
   for (size_t i = 0; i < sizeOf(request); ++i) {
-    if (counts[i] > std::numeric_limits<size_t>::max() / 16 - total) {
+    if (counts[i] > std::numeric_limits<size_t>::max() / 16 - blocks.total) {
       return wrong(request,
                    fmt::format("counts[{}] is {}: the sum is more than the address space.", i, counts[i]));
     }
-    before += i < rankOf(request) ? counts[i] : 0;
-    total += counts[i];
+    blocks.before += i < rankOf(request) ? counts[i] : 0;
+    blocks.total += counts[i];
   }
-  return std::pair{total, before};
+  request.call.counts.assign(counts, counts + sizeOf(request));
+  return blocks;
+}
+
+// Where the block of this rank begins in an array of all blocks; nullptr without an array.
+const std::byte* ownBlock(const void* array, const Blocks& blocks, pealDataType_t type) {
+  return array != nullptr ? static_cast<const std::byte*>(array) + blocks.before * elementBytes(type)
+                          : nullptr;
+}
+
+// All blocks are sent, this rank's is received. In place: there.
+Result<void> scatters(Request& request, const Result<Blocks>& blocks) {
+  if (!blocks) {
+    return blocks.error();
+  }
+  const CollectiveCall& call = request.call;
+  request.sendElements = blocks->total;
+  request.recvElements = blocks->own;
+  const bool inPlace = ownBlock(call.send, *blocks, call.type) == call.recv;
+  request.inPlace = inPlace ? static_cast<const std::byte*>(call.send) : nullptr;
+  return {};
+}
+
+// This rank's block is sent, all are received. In place: from there.
+Result<void> gathers(Request& request, const Result<Blocks>& blocks) {
+  if (!blocks) {
+    return blocks.error();
+  }
+  request.sendElements = blocks->own;
+  request.recvElements = blocks->total;
+  request.inPlace = ownBlock(request.call.recv, *blocks, request.call.type);
+  return {};
+}
+
+// Send and recv are whole arrays. In place: the same.
+Result<void> spans(Request& request, size_t sendElements, size_t recvElements) {
+  request.sendElements = sendElements;
+  request.recvElements = recvElements;
+  request.inPlace = static_cast<const std::byte*>(request.call.recv);
+  return {};
 }
 
 }  // namespace
 
 pealResult_t pealAllReduce(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
                            pealRedOp_t op, pealComm_t comm, pealStream_t stream) {
-  Request request{.function = "pealAllReduce",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatAllReduce,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .count = count,
-                           .counts = {},
-                           .type = datatype,
-                           .op = op,
-                           .hasOp = true}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
-    r.sendElements = r.recvElements = count;
-    r.inPlace = static_cast<const std::byte*>(recvbuff);
-    return {};
-  });
+  Request request =
+      requestOf("pealAllReduce", pealStatAllReduce, sendbuff, recvbuff, count, datatype, comm, stream);
+  return submit(reducing(std::move(request), op), [&](Request& r) { return spans(r, count, count); });
 }
 
 pealResult_t pealReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                pealDataType_t datatype, pealRedOp_t op, pealComm_t comm,
                                pealStream_t stream) {
-  Request request{.function = "pealReduceScatter",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatReduceScatter,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .count = recvcount,
-                           .counts = {},
-                           .type = datatype,
-                           .op = op,
-                           .hasOp = true}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
-    Result<size_t> total = timesRanks(r, recvcount);
-    if (!total) {
-      return total.error();
-    }
-    r.sendElements = *total;
-    r.recvElements = recvcount;
-    const auto* recv = static_cast<const std::byte*>(recvbuff);
-    const bool inPlace = sendbuff != nullptr && at(sendbuff, rankOf(r) * recvcount, datatype) == recv;
-    r.inPlace = inPlace ? static_cast<const std::byte*>(sendbuff) : nullptr;
-    return {};
-  });
+  Request request = requestOf("pealReduceScatter", pealStatReduceScatter, sendbuff, recvbuff, recvcount,
+                              datatype, comm, stream);
+  return submit(reducing(std::move(request), op),
+                [&](Request& r) { return scatters(r, equalBlocks(r, recvcount)); });
 }
 
 pealResult_t pealAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, pealDataType_t datatype,
                            pealComm_t comm, pealStream_t stream) {
-  Request request{.function = "pealAllGather",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatAllGather,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .count = sendcount,
-                           .counts = {},
-                           .type = datatype}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
-    Result<size_t> total = timesRanks(r, sendcount);
-    if (!total) {
-      return total.error();
-    }
-    r.sendElements = sendcount;
-    r.recvElements = *total;
-    r.inPlace = recvbuff != nullptr ? at(recvbuff, rankOf(r) * sendcount, datatype) : nullptr;
-    return {};
-  });
+  return submit(
+      requestOf("pealAllGather", pealStatAllGather, sendbuff, recvbuff, sendcount, datatype, comm, stream),
+      [&](Request& r) { return gathers(r, equalBlocks(r, sendcount)); });
 }
 
 pealResult_t pealReduceScatterV(const void* sendbuff, void* recvbuff, const size_t counts[],
                                 pealDataType_t datatype, pealRedOp_t op, pealComm_t comm,
                                 pealStream_t stream) {
-  Request request{.function = "pealReduceScatterV",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatReduceScatter,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .counts = {},
-                           .type = datatype,
-                           .op = op,
-                           .hasOp = true}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
-    Result<std::pair<size_t, size_t>> extents = vExtents(r, counts);
-    if (!extents) {
-      return extents.error();
-    }
-    r.call.counts.assign(counts, counts + sizeOf(r));
-    r.sendElements = extents->first;
-    r.recvElements = counts[rankOf(r)];
-    const auto* recv = static_cast<const std::byte*>(recvbuff);
-    const bool inPlace = sendbuff != nullptr && at(sendbuff, extents->second, datatype) == recv;
-    r.inPlace = inPlace ? static_cast<const std::byte*>(sendbuff) : nullptr;
-    return {};
-  });
+  Request request =
+      requestOf("pealReduceScatterV", pealStatReduceScatter, sendbuff, recvbuff, 0, datatype, comm, stream);
+  return submit(reducing(std::move(request), op),
+                [&](Request& r) { return scatters(r, blocksOf(r, counts)); });
 }
 
 pealResult_t pealAllGatherV(const void* sendbuff, void* recvbuff, const size_t counts[],
                             pealDataType_t datatype, pealComm_t comm, pealStream_t stream) {
-  Request request{
-      .function = "pealAllGatherV",
-      .comm = comm,
-      .stream = stream,
-      .call = {
-          .kind = pealStatAllGather, .send = sendbuff, .recv = recvbuff, .counts = {}, .type = datatype}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
-    Result<std::pair<size_t, size_t>> extents = vExtents(r, counts);
-    if (!extents) {
-      return extents.error();
-    }
-    r.call.counts.assign(counts, counts + sizeOf(r));
-    r.sendElements = counts[rankOf(r)];
-    r.recvElements = extents->first;
-    r.inPlace = recvbuff != nullptr ? at(recvbuff, extents->second, datatype) : nullptr;
-    return {};
-  });
+  return submit(requestOf("pealAllGatherV", pealStatAllGather, sendbuff, recvbuff, 0, datatype, comm, stream),
+                [&](Request& r) { return gathers(r, blocksOf(r, counts)); });
 }
 
 pealResult_t pealBroadcast(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
                            int root, pealComm_t comm, pealStream_t stream) {
-  Request request{.function = "pealBroadcast",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatBroadcast,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .count = count,
-                           .counts = {},
-                           .type = datatype,
-                           .root = root}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
+  Request request =
+      requestOf("pealBroadcast", pealStatBroadcast, sendbuff, recvbuff, count, datatype, comm, stream);
+  return submit(rootedAt(std::move(request), root), [&](Request& r) -> Result<void> {
     PEAL_TRY(checkRoot(r));
-    r.sendElements = r.comm->comm->rank() == root ? count : 0;
-    r.recvElements = count;
-    r.inPlace = static_cast<const std::byte*>(recvbuff);
-    return {};
+    return spans(r, r.comm->comm->rank() == root ? count : 0, count);
   });
 }
 
@@ -315,33 +285,17 @@ pealResult_t pealBcast(void* buff, size_t count, pealDataType_t datatype, int ro
 
 pealResult_t pealReduce(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
                         pealRedOp_t op, int root, pealComm_t comm, pealStream_t stream) {
-  Request request{.function = "pealReduce",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatReduce,
-                           .send = sendbuff,
-                           .recv = recvbuff,
-                           .count = count,
-                           .counts = {},
-                           .type = datatype,
-                           .op = op,
-                           .hasOp = true,
-                           .root = root}};
-  return submit(std::move(request), [&](Request& r) -> Result<void> {
+  Request request =
+      requestOf("pealReduce", pealStatReduce, sendbuff, recvbuff, count, datatype, comm, stream);
+  return submit(reducing(rootedAt(std::move(request), root), op), [&](Request& r) -> Result<void> {
     PEAL_TRY(checkRoot(r));
-    r.sendElements = count;
-    r.recvElements = r.comm->comm->rank() == root ? count : 0;
-    r.inPlace = static_cast<const std::byte*>(recvbuff);
-    return {};
+    return spans(r, count, r.comm->comm->rank() == root ? count : 0);
   });
 }
 
 pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream) {
-  Request request{.function = "pealBarrier",
-                  .comm = comm,
-                  .stream = stream,
-                  .call = {.kind = pealStatBarrier, .counts = {}, .type = pealUint8}};
-  return submit(std::move(request), [](Request&) { return Result<void>(); });
+  return submit(requestOf("pealBarrier", pealStatBarrier, nullptr, nullptr, 0, pealUint8, comm, stream),
+                [](Request&) { return Result<void>(); });
 }
 
 // ---- point to point -------------------------------------------------------------------------------------
@@ -352,15 +306,8 @@ pealResult_t submit(const char* function, const PointToPoint& call, pealComm* co
   return guarded([&]() -> Result<void> {
     return noteInGroup([&]() -> Result<void> {
       PEAL_TRY(checkHandles(function, comm, stream));
-      Request request{.function = function,
-                      .comm = comm,
-                      .stream = stream,
-                      .call = {.kind = call.isSend ? pealStatSend : pealStatRecv,
-                               .send = call.send,
-                               .recv = call.recv,
-                               .count = call.count,
-                               .counts = {},
-                               .type = call.type}};
+      Request request = requestOf(function, call.isSend ? pealStatSend : pealStatRecv, call.send, call.recv,
+                                  call.count, call.type, comm, stream);
       (call.isSend ? request.sendElements : request.recvElements) = call.count;
       PEAL_TRY(checkTypeAndOp(request));
       PEAL_TRY(checkExtents(request));
@@ -368,24 +315,14 @@ pealResult_t submit(const char* function, const PointToPoint& call, pealComm* co
       if (call.peer < 0 || call.peer >= size) {
         return wrong(request, fmt::format("peer is {}; legal are 0 to {}.", call.peer, size - 1));
       }
-      Group& group = Group::ofThisThread();
-      if (group.active()) {
+      if (Group& group = Group::ofThisThread(); group.active()) {
         group.add(comm->comm, streamOf(stream), call);
         return {};
       }
       if (call.peer == comm->comm->rank()) {
         return wrong(request, "a rank sends to itself only inside a group that has the matching call too.");
       }
-      if (stream == nullptr) {
-        const CommUse use(*comm);
-        return comm->comm->runNow(std::vector<PointToPoint>{call});
-      }
-      Result<Communicator::Prepared> prepared = comm->comm->prepare(std::vector<PointToPoint>{call});
-      if (!prepared) {
-        return prepared.error();
-      }
-      enqueue(stream->stream, comm->comm, std::move(*prepared));
-      return {};
+      return issueAlone(*comm, stream, std::vector<PointToPoint>{call});
     }());
   });
 }
