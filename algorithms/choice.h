@@ -1,5 +1,5 @@
-// What the tuner decides and the executor runs: a family of algorithms and the size of its messages. Plain
-// data.
+// What the tuner decides and the executor runs: a family of algorithms, the size of its messages and, on a
+// GPU, how they travel. Plain data.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +9,15 @@ namespace peal {
 // ring.h, or direct.h with one or two shots. The value travels in the digest of every message.
 enum class Algorithm : uint8_t { Ring, OneShot, TwoShot };
 
+// How a GPU's kernels hand a message over. Simple: the bytes, then a count. LL: 4 bytes of data and 4 of flag.
+// LL128: 120 bytes of data and 8 of flag.
+enum class Protocol : uint8_t { Simple, LL, LL128 };
+
 struct Choice {
   Algorithm algorithm = Algorithm::OneShot;
   size_t chunkBytes = 0;  // the most bytes of one message
+  Protocol protocol = Protocol::Simple;
+  int channels = 1;  // blocks that share the work; 1 on the host
 };
 
 }  // namespace peal

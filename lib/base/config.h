@@ -33,6 +33,12 @@ enum class Knob {
   LaunchLocalRank,  // PEAL_LOCAL_RANK
   LaunchLocalSize,  // PEAL_LOCAL_SIZE
   LaunchRoot,       // PEAL_ROOT
+  // Communicators on GPUs.
+  Device,             // PEAL_DEVICE
+  Channels,           // PEAL_CHANNELS
+  Threads,            // PEAL_THREADS
+  Protocol,           // PEAL_PROTOCOL
+  DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
   Count
 };
 

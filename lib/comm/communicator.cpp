@@ -20,6 +20,7 @@ Communicator::~Communicator() {
 // ---- issuing ------------------------------------------------------------------------------------------
 
 Result<void> Communicator::usable() {
+  noticeDeviceFault();
   if (failed_.load(std::memory_order_acquire)) {  // pairs with the store in settle
     const std::lock_guard lock(errorMutex_);
     return *error_;
@@ -53,17 +54,16 @@ Result<void> Communicator::resolveOp(const CollectiveCall& call, Collective& col
   return {};
 }
 
-Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call) {
-  PEAL_TRY(usable());
-  Prepared prepared;
-  Collective& collective = prepared.collective.emplace();
+Result<Collective> Communicator::resolve(const CollectiveCall& call, const void*& deferred,
+                                         size_t& elements) {
+  Collective collective;
   collective.kind = call.kind;
   collective.send = call.send;
   collective.recv = call.recv;
   collective.count = call.count;
   collective.type = call.type;
   collective.root = call.root;
-  size_t elements = call.count;
+  elements = call.count;
   if (!call.counts.empty()) {
     collective.starts.reserve(call.counts.size() + 1);
     collective.starts.push_back(0);
@@ -75,14 +75,29 @@ Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call)
   } else if (call.kind == pealStatReduceScatter || call.kind == pealStatAllGather) {
     elements *= static_cast<size_t>(size());
   }
-  PEAL_TRY(resolveOp(call, collective, prepared.deferredScalar));
-  Result<Choice> choice =
-      choose({.kind = call.kind,
-              .bytes = elements * elementBytes(call.type),
-              .size = size(),
-              .deterministic = options_.deterministic,
-              .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
-              .forced = configuration()->text(Knob::Algorithm)});
+  PEAL_TRY(resolveOp(call, collective, deferred));
+  return collective;
+}
+
+TunerQuestion Communicator::question(const Collective& collective, size_t elements) const {
+  return {.kind = collective.kind,
+          .bytes = elements * elementBytes(collective.type),
+          .size = size(),
+          .deterministic = options_.deterministic,
+          .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
+          .forced = configuration()->text(Knob::Algorithm)};
+}
+
+Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call) {
+  PEAL_TRY(usable());
+  Prepared prepared;
+  size_t elements = 0;
+  Result<Collective> resolved = resolve(call, prepared.deferredScalar, elements);
+  if (!resolved) {
+    return resolved.error();
+  }
+  Collective& collective = prepared.collective.emplace(std::move(*resolved));
+  Result<Choice> choice = choose(question(collective, elements));
   if (!choice) {
     return choice.error();
   }
@@ -141,14 +156,19 @@ Result<void> Communicator::settle(std::optional<Fault> fault) {
   }
   {
     const std::lock_guard lock(errorMutex_);
-    if (!error_) {
-      error_ = fault->error;
-      log(LogLevel::Error, fault->error.message);
+    if (error_) {
+      return fault->error;  // the peers were told of the first
     }
+    error_ = fault->error;
+    log(LogLevel::Error, fault->error.message);
   }
   failed_.store(true, std::memory_order_release);  // pairs with usable's load
+  const int culpritRank = fault->culpritRank >= 0 ? fault->culpritRank : rank();
+  if (device_ != nullptr) {
+    device_->stop(culpritRank, fault->error.message);
+  }
   if (endpoint_ != nullptr) {
-    endpoint_->farewell(fault->culpritRank >= 0 ? fault->culpritRank : rank(), fault->error.message);
+    endpoint_->farewell(culpritRank, fault->error.message);
   }
   return fault->error;
 }
@@ -215,6 +235,17 @@ Result<void> Communicator::finalize() {
                                             context_.name, done_.load(), last, options_.timeoutMs)};
     }
   }
+  if (device_ != nullptr) {
+    PEAL_TRY(checkNoGraphs("pealCommFinalize"));
+    const bool known = failed_.load(std::memory_order_acquire);
+    PEAL_TRY(settleIssue(device_->drain(Deadline::afterMs(options_.timeoutMs))));
+    noticeDeviceFault();
+    if (!known && failed_.load(std::memory_order_acquire)) {
+      finalized_.store(true, std::memory_order_release);
+      const std::lock_guard lock(errorMutex_);
+      return *error_;
+    }
+  }
   finalized_.store(true, std::memory_order_release);
   return {};
 }
@@ -223,6 +254,12 @@ void Communicator::abort() {
   abort_.store(true, std::memory_order_release);  // pairs with the loads in Waiter and run
   if (endpoint_ != nullptr) {
     endpoint_->wake();
+  }
+  if (device_ != nullptr && !failed_.load(std::memory_order_acquire)) {
+    // Kernels run by themselves: tell them now. The result is the fault just made.
+    static_cast<void>(settle(Fault{
+        {pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
+        rank()}));
   }
   // Claims nothing: the running operation sees the flag, fails, and its settle says farewell. If none runs,
   // say it here, so that the others notice at once.
@@ -238,6 +275,7 @@ void Communicator::abort() {
 }
 
 pealResult_t Communicator::asyncError() {
+  noticeDeviceFault();
   if (!failed_.load(std::memory_order_acquire) && endpoint_ != nullptr && !finalized_.load() &&
       !endpointBusy_.exchange(true, std::memory_order_acquire)) {
     if (Result<void> health = endpoint_->progress(-1); !health) {
@@ -257,6 +295,9 @@ std::string Communicator::lastMessage() {
 }
 
 pealCommStats_t Communicator::stats() {
+  if (device_ != nullptr) {
+    return device_->stats();
+  }
   while (endpointBusy_.exchange(true, std::memory_order_acquire)) {
     std::this_thread::yield();
   }

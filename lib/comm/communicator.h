@@ -1,6 +1,9 @@
 // A communicator: N ranks, their links, a deadline, an abort flag. Orders the operations of its rank,
 // resolves and runs them, and remembers its first error.
 //
+// On host memory operations run here, in the order of their tickets. On a GPU they go to the device executor,
+// which orders them by streams; the host links then serve making, splitting and noticing that a peer is gone.
+//
 // Made by lib/comm/create.cpp; owned by the C API's handles and by queued operations (shared_ptr), so that an
 // aborted communicator lives until the last of them has left.
 #pragma once
@@ -14,7 +17,9 @@
 #include <vector>
 
 #include "lib/bootstrap/bootstrap.h"
+#include "lib/executor/device_executor.h"
 #include "lib/executor/host/operation.h"
+#include "lib/tuner/tuner.h"
 
 namespace peal {
 
@@ -23,6 +28,7 @@ struct CommOptions {
   bool deterministic = false;
   int64_t timeoutMs = 0;
   std::string name;
+  int device = PEAL_DEVICE_HOST;
 };
 
 // A user's reduction: built in, or made by pealRedOpCreatePreMulSum.
@@ -68,6 +74,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::string& name() const { return context_.name; }
   const CommOptions& options() const { return options_; }
   const Secret& secret() const { return secret_; }
+  int device() const { return options_.device; }
+  bool onDevice() const { return device_ != nullptr; }
+  // Tells communicators apart; the same on all ranks of one.
+  uint64_t number() const { return number_; }
   uint32_t nextSplit() { return splits_++; }
 
   // Issues: takes the place in the order. Called by the thread that uses the communicator.
@@ -79,7 +89,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<void> runNow(const CollectiveCall& call);
   Result<void> runNow(std::vector<PointToPoint> calls);
 
-  // Waits until all that was issued has run.
+  // On a GPU: issue onto a CUDA stream, which runs it. fork and join as in lib/executor/device_executor.h.
+  Result<void> issueOnDevice(const CollectiveCall& call, void* stream);
+  Result<void> issueOnDevice(std::vector<PointToPoint> calls, void* stream);
+  Result<void> forkOnDevice(void* stream);
+  Result<void> joinOnDevice(void* stream);
+  Result<uint64_t> registerBuffer(void* data, size_t bytes);
+  Result<void> deregisterBuffer(uint64_t id);
+  // An error if CUDA graphs would outlive what they use; `what` is about to end.
+  Result<void> checkNoGraphs(const char* what);
+
+  // Waits until all that was issued has run. On a GPU also reports a fault that nobody was told of yet.
   Result<void> finalize();
   // Callable from any thread: every operation returns an error soon.
   void abort();
@@ -100,10 +120,19 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void endTurn(Ticket ticket);
   Result<void> settle(std::optional<Fault> fault);
   Result<void> resolveOp(const CollectiveCall& call, Collective& collective, const void*& deferred);
+  // All of a call but the choice and the sequence number. elements: of the whole array.
+  Result<Collective> resolve(const CollectiveCall& call, const void*& deferred, size_t& elements);
+  TunerQuestion question(const Collective& collective, size_t elements) const;
+  Result<void> connectHost(Exchange& exchange, Deadline deadline);
+  Result<void> connectDevice(Exchange& exchange, Deadline deadline);
+  Result<void> settleIssue(Result<void> issued);
+  void noticeDeviceFault();
 
   CommOptions options_;
   Secret secret_{};
   std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<DeviceExecutor> device_;  // nullptr on host memory
+  uint64_t number_ = 0;
   HostContext context_;
   std::atomic<bool> abort_{false};
   std::atomic<bool> finalized_{false};

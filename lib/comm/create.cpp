@@ -3,6 +3,8 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 #include "lib/base/config.h"
@@ -26,6 +28,10 @@ struct Announcement {
   uint64_t slotBytes = 0;
   int32_t slots = 0;
   char algorithm[20] = {};
+  int32_t onDevice = 0;
+  int32_t channels = 0;
+  int64_t deviceBufferBytes = 0;
+  char protocol[8] = {};
   NodeIdentity node{};
 };
 
@@ -47,6 +53,11 @@ Announcement announcementOf(const CommOptions& options, int size) {
   mine.slots = static_cast<int32_t>(configuration()->integer(Knob::Slots));
   const std::string& algorithm = configuration()->text(Knob::Algorithm);
   std::memcpy(mine.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof mine.algorithm - 1));
+  mine.onDevice = options.device != PEAL_DEVICE_HOST ? 1 : 0;
+  mine.channels = static_cast<int32_t>(configuration()->integer(Knob::Channels));
+  mine.deviceBufferBytes = configuration()->integer(Knob::DeviceBufferBytes);
+  const std::string& protocol = configuration()->text(Knob::Protocol);
+  std::memcpy(mine.protocol, protocol.data(), std::min(protocol.size(), sizeof mine.protocol - 1));
   mine.node = nodeIdentity();
   return mine;
 }
@@ -73,6 +84,23 @@ std::string difference(const Announcement& a, int rankA, const Announcement& b, 
     return sentence("PEAL_ALGO", static_cast<const char*>(a.algorithm),
                     static_cast<const char*>(b.algorithm));
   }
+  const auto kind = [](const Announcement& one) { return one.onDevice != 0 ? "a GPU" : "host memory"; };
+  if (a.onDevice != b.onDevice) {
+    return sentence("the kind of device", kind(a), kind(b));
+  }
+  if (a.onDevice == 0) {
+    return "";
+  }
+  if (a.channels != b.channels) {
+    return sentence("PEAL_CHANNELS", a.channels, b.channels);
+  }
+  if (a.deviceBufferBytes != b.deviceBufferBytes) {
+    return sentence("PEAL_DEVICE_BUFFER_BYTES", a.deviceBufferBytes, b.deviceBufferBytes);
+  }
+  if (std::memcmp(a.protocol, b.protocol, sizeof a.protocol) != 0) {
+    return sentence("PEAL_PROTOCOL", static_cast<const char*>(a.protocol),
+                    static_cast<const char*>(b.protocol));
+  }
   return "";
 }
 
@@ -87,6 +115,7 @@ Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Ann
     }
     std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
     theirs.algorithm[sizeof theirs.algorithm - 1] = '\0';
+    theirs.protocol[sizeof theirs.protocol - 1] = '\0';
     if (std::string what = difference(mine, rank, theirs, peerRank); !what.empty()) {
       return Error{pealInvalidUsage, what};
     }
@@ -99,6 +128,20 @@ Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Ann
     }
   }
   return {};
+}
+
+// Ranks of one communicator share its secret. A rank that is alone has none: a counter then.
+uint64_t communicatorNumber(const Secret& secret, int size) {
+  static std::atomic<uint64_t> alone{0};
+  if (size == 1) {
+    return ++alone;
+  }
+  uint64_t number = 0;
+  static_assert(crypto_generichash_BYTES_MIN >= sizeof number);
+  std::array<unsigned char, crypto_generichash_BYTES_MIN> hash{};
+  crypto_generichash(hash.data(), hash.size(), secret.data(), secret.size(), nullptr, 0);
+  std::memcpy(&number, hash.data(), sizeof number);
+  return number;
 }
 
 }  // namespace
@@ -124,19 +167,27 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
   comm->secret_ = secret;
   comm->sendSequence_.resize(static_cast<size_t>(size));
   comm->recvSequence_.resize(static_cast<size_t>(size));
-  if (size == 1) {
-    return comm;
+  comm->number_ = communicatorNumber(secret, size);
+  if (size > 1) {
+    PEAL_TRY(comm->connectHost(exchange, deadline));
   }
-  const Announcement mine = announcementOf(options, size);
+  if (options.device != PEAL_DEVICE_HOST) {
+    PEAL_TRY(comm->connectDevice(exchange, deadline));
+  }
+  return comm;
+}
+
+Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
+  const Announcement mine = announcementOf(options_, size());
   std::vector<std::byte> blob(sizeof mine);
   std::memcpy(blob.data(), &mine, sizeof mine);
   Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(blob);
   if (!blobs) {
     return blobs.error();
   }
-  PEAL_TRY(compare(*blobs, mine, rank));
+  PEAL_TRY(compare(*blobs, mine, rank()));
   Result<std::unique_ptr<Endpoint>> endpoint =
-      connectShm(exchange, secret,
+      connectShm(exchange, secret_,
                  {.slotBytes = mine.slotBytes,
                   .slots = mine.slots,
                   .directRead = configuration()->integer(Knob::DirectRead) != 0,
@@ -144,9 +195,9 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
   if (!endpoint) {
     return endpoint.error();
   }
-  comm->endpoint_ = std::move(*endpoint);
-  context.endpoint = comm->endpoint_.get();
-  return comm;
+  endpoint_ = std::move(*endpoint);
+  context_.endpoint = endpoint_.get();
+  return {};
 }
 
 }  // namespace peal

@@ -2,8 +2,8 @@
 // lib/executor/cuda/ implements it, and a library built without CUDA has lib/executor/device_absent.cpp
 // instead.
 //
-// Calls do not wait for the GPU unless they say so. One thread at a time issues; stop() and fault() may be
-// called from any thread.
+// Calls do not wait for the GPU unless they say so. One thread at a time issues; stop(), fault() and
+// liveGraphs() may be called from any thread.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
 #include "lib/executor/host/operation.h"
-#include "transports/device_memory.h"
 #include "transports/transport.h"
 
 namespace peal {
@@ -23,47 +22,75 @@ struct DeviceOptions {
   int device = 0;
   int rank = 0;
   int size = 1;
-  uint64_t communicator =
-      0;             // the same number on all ranks of a communicator, different for every communicator
+  // The same number on all ranks of a communicator, different for every communicator of the process.
+  uint64_t communicator = 0;
   std::string name;  // for messages
   int64_t timeoutMs = 0;
-  bool deterministic = false;
+};
+
+// What the tuner needs to know; the same on every rank.
+struct DeviceFacts {
+  int channels = 1;         // the most that one operation may use
+  size_t slotBytes = 0;     // payload of a message, by protocol
+  size_t llBytes = 0;       // likewise
+  size_t ll128Bytes = 0;    // likewise
+  bool linesWhole = false;  // LL128 is legal
 };
 
 class DeviceExecutor {
  public:
   virtual ~DeviceExecutor() = default;
   virtual int device() const = 0;
-  // Checks what the API cannot know: where the buffers are, the stream's device, the capture state.
+  virtual const DeviceFacts& facts() const = 0;
+
+  // A launch in three parts, so that ranks of one thread can be launched together (lib/comm/group.cpp): fork()
+  // for every rank, then issue() for every rank, then join(). Without fork() and join() the operations run on
+  // the user's stream itself; between them on a stream of this executor's own, so that ranks which share the
+  // user's stream do not wait for each other.
   // stream: a cudaStream_t, nullptr for the default stream.
+  virtual Result<void> fork(void* stream) = 0;
+  virtual Result<void> join(void* stream) = 0;
+  // Checks what the API cannot know: where the buffers are, the stream's device, the capture state.
+  // deferredScalar: where kernels read a pre-multiplied sum's scalar when they run, or nullptr.
   virtual Result<void> issue(const Collective& call, const void* deferredScalar, void* stream) = 0;
   virtual Result<void> issue(const std::vector<PointToPoint>& calls, void* stream) = 0;
+
   // A fault that a kernel reported or that the transport noticed; looks only, never waits.
   virtual std::optional<Fault> fault() = 0;
   // Makes running and later kernels leave, here and on the peers.
   virtual void stop(int culpritRank, const std::string& reason) = 0;
-  // Waits until everything issued has run (or left).
+  // Waits until everything issued outside of graphs has run (or left).
   virtual Result<void> drain(Deadline deadline) = 0;
   // Graphs that hold operations of this communicator and have not been destroyed.
   virtual int liveGraphs() const = 0;
   virtual Result<uint64_t> registerBuffer(const void* data, size_t bytes) = 0;
   virtual Result<void> deregisterBuffer(uint64_t id, Deadline deadline) = 0;
+  // Calls that were issued, replays of graphs not counted.
   virtual pealCommStats_t stats() = 0;
 };
 
-// Collective over the exchange. `device` -1 is not legal here.
+// Collective over the exchange: agrees on channels and slots, connects the ranks' GPU memory
+// (transports/device_memory.h) and makes the executor; an error on one rank is one on all. `control`: an
+// endpoint of these ranks for this alone; nullptr in a communicator of one rank.
 Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange,
-                                                           std::unique_ptr<DeviceMemory> memory,
-                                                           const DeviceOptions& options);
-// Size of the window (transports/device_memory.h) that an executor with these options needs.
-size_t deviceWindowBytes(const DeviceOptions& options);
+                                                           std::unique_ptr<Endpoint> control,
+                                                           const DeviceOptions& options, Deadline deadline);
 
-// Number of usable devices; an error's sentence says why there is none.
-Result<int> deviceCount();
+// What this process can tell of GPUs, for people who ask what was found and why.
+struct DeviceSupport {
+  bool built = false;           // the library was built with CUDA
+  std::string architectures;    // that it holds kernels for; "" if it was built without CUDA
+  int count = 0;                // usable devices
+  std::string reason;           // which devices, or why there is none
+};
+DeviceSupport probeDevices();
+
+// Whether a communicator can be on this device; the error's sentence says why not.
+Result<void> checkDevice(int device);
 // Memory of a device, freed by freeDevice.
 Result<void*> allocateDevice(int device, size_t bytes);
 Result<void> freeDevice(void* data);
-// Whether this address is GPU memory (of any device of this process).
-bool isDeviceMemory(const void* data);
+// Whether allocateDevice gave this address and it has not been freed.
+bool isDeviceAllocation(const void* data);
 
 }  // namespace peal

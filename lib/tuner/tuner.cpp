@@ -9,7 +9,7 @@ namespace {
 
 // One-shot reads N−1 whole arrays after one meeting of the ranks, two-shot 2(N−1)/N of one after two: the
 // first wins while a meeting costs more than the extra bytes.
-constexpr size_t kOneShotMostBytesPerRank = 32768;
+constexpr size_t kOneShotMostBytes = 32768;
 
 bool reduces(int kind) {
   return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
@@ -38,7 +38,8 @@ Result<Choice> choose(const TunerQuestion& question) {
   Choice choice;
   choice.chunkBytes = question.slotBytes;
   if (question.forced == "auto") {
-    const size_t most = kOneShotMostBytesPerRank / static_cast<size_t>(question.size);
+    const size_t most = (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
+                        static_cast<size_t>(question.size);
     const bool large = question.kind == pealStatAllReduce && question.bytes > most;
     choice.algorithm = large ? Algorithm::TwoShot : Algorithm::OneShot;
     return choice;

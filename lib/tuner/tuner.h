@@ -1,5 +1,6 @@
-// The tuner: which algorithm an operation runs and in chunks of what size. Depends only on facts that are the
-// same on every rank, so all ranks choose alike; the digest carries the choice and would expose a difference.
+// The tuner: which algorithm an operation runs and in chunks of what size; on a GPU also the protocol and the
+// number of channels. Depends only on facts that are the same on every rank, so all ranks choose alike; the
+// digest carries the choice and would expose a difference.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -19,9 +20,20 @@ struct TunerQuestion {
   bool deterministic = false;
   size_t slotBytes = 0;
   std::string_view forced = "auto";  // PEAL_ALGO
+  size_t oneShotMostBytes = 0;       // of the array, times the ranks; 0: as on the host
 };
 
 // An illegal forced algorithm is an error that lists the legal ones.
 Result<Choice> choose(const TunerQuestion& question);
+
+// The same on a GPU. call.slotBytes is the payload of a Simple message.
+struct DeviceQuestion {
+  TunerQuestion call;
+  size_t llBytes = 0, ll128Bytes = 0;  // payload of a message
+  int channels = 1;                    // the most
+  bool linesWhole = false;             // LL128 is legal
+  std::string_view forced = "auto";    // PEAL_PROTOCOL
+};
+Result<Choice> chooseOnDevice(const DeviceQuestion& question);
 
 }  // namespace peal

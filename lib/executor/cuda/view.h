@@ -27,7 +27,7 @@ constexpr int kMostChannels = 32;  // blocks of a launch
 constexpr int kMostSlots = 8;
 constexpr size_t kLineBytes = 128;  // flags of different writers share no line
 
-enum class Protocol : uint8_t { Simple, LL, LL128 };
+using peal::Protocol;
 constexpr int kProtocols = 3;
 
 // transports/transport.h's Digest in words. Kernels fill in the sequence.

@@ -1,0 +1,128 @@
+// The communicator's side of a GPU: making the executor, issuing onto CUDA streams, noticing faults.
+#include <fmt/format.h>
+
+#include "lib/base/config.h"
+#include "lib/comm/communicator.h"
+#include "transports/shm/shm.h"
+
+namespace peal {
+namespace {
+
+// The control endpoint carries news of buffers and of peers, not data.
+constexpr size_t kControlSlotBytes = 4096;
+constexpr int kControlSlots = 4;
+
+// Errors after which ranks can no longer be in step: the call may have reached the GPU in part.
+bool isBreakage(pealResult_t code) {
+  return code == pealUnhandledCudaError || code == pealSystemError || code == pealInternalError;
+}
+
+}  // namespace
+
+Result<void> Communicator::connectDevice(Exchange& exchange, Deadline deadline) {
+  std::unique_ptr<Endpoint> control;
+  if (size() > 1) {
+    Result<std::unique_ptr<Endpoint>> connected = connectShm(exchange, secret_,
+                                                             {.slotBytes = kControlSlotBytes,
+                                                              .slots = kControlSlots,
+                                                              .directRead = false,
+                                                              .deadline = deadline});
+    if (!connected) {
+      return connected.error();
+    }
+    control = std::move(*connected);
+  }
+  Result<std::unique_ptr<DeviceExecutor>> made = makeDeviceExecutor(exchange, std::move(control),
+                                                                    {.device = options_.device,
+                                                                     .rank = rank(),
+                                                                     .size = size(),
+                                                                     .communicator = number_,
+                                                                     .name = context_.name,
+                                                                     .timeoutMs = options_.timeoutMs},
+                                                                    deadline);
+  if (!made) {
+    return made.error();
+  }
+  device_ = std::move(*made);
+  return {};
+}
+
+// A failed launch leaves the peers waiting for a kernel that will not come: they are told at once.
+Result<void> Communicator::settleIssue(Result<void> issued) {
+  if (issued || !isBreakage(issued.error().code)) {
+    return issued;
+  }
+  return settle(Fault{issued.error(), rank()});
+}
+
+void Communicator::noticeDeviceFault() {
+  if (device_ == nullptr || failed_.load(std::memory_order_acquire)) {
+    return;
+  }
+  if (std::optional<Fault> fault = device_->fault()) {
+    // The result is the fault just found.
+    static_cast<void>(settle(std::move(fault)));
+  }
+}
+
+Result<void> Communicator::issueOnDevice(const CollectiveCall& call, void* stream) {
+  PEAL_TRY(usable());
+  const void* deferred = nullptr;
+  size_t elements = 0;
+  Result<Collective> collective = resolve(call, deferred, elements);
+  if (!collective) {
+    return collective.error();
+  }
+  const DeviceFacts& facts = device_->facts();
+  DeviceQuestion asked{.call = question(*collective, elements),
+                       .llBytes = facts.llBytes,
+                       .ll128Bytes = facts.ll128Bytes,
+                       .channels = facts.channels,
+                       .linesWhole = facts.linesWhole,
+                       .forced = configuration()->text(Knob::Protocol)};
+  asked.call.slotBytes = facts.slotBytes;
+  Result<Choice> choice = chooseOnDevice(asked);
+  if (!choice) {
+    return choice.error();
+  }
+  collective->choice = *choice;
+  return settleIssue(device_->issue(*collective, deferred, stream));
+}
+
+Result<void> Communicator::issueOnDevice(std::vector<PointToPoint> calls, void* stream) {
+  PEAL_TRY(usable());
+  return settleIssue(device_->issue(calls, stream));
+}
+
+Result<void> Communicator::forkOnDevice(void* stream) {
+  PEAL_TRY(usable());
+  return settleIssue(device_->fork(stream));
+}
+
+Result<void> Communicator::joinOnDevice(void* stream) { return settleIssue(device_->join(stream)); }
+
+Result<uint64_t> Communicator::registerBuffer(void* data, size_t bytes) {
+  PEAL_TRY(usable());
+  return device_->registerBuffer(data, bytes);
+}
+
+Result<void> Communicator::deregisterBuffer(uint64_t id) {
+  // A captured operation may hold the address at which a peer reads the buffer.
+  PEAL_TRY(checkNoGraphs("pealCommDeregister"));
+  return device_->deregisterBuffer(id, Deadline::afterMs(options_.timeoutMs));
+}
+
+Result<void> Communicator::checkNoGraphs(const char* what) {
+  const int graphs = device_ != nullptr ? device_->liveGraphs() : 0;
+  if (graphs == 0) {
+    return {};
+  }
+  return Error{
+      pealInvalidUsage,
+      fmt::format("{} on {}: {} CUDA graph{} still hold{} operations of this communicator. Destroy them "
+                  "first (cudaGraphExecDestroy and cudaGraphDestroy, or let the capture end), or end the "
+                  "communicator with pealCommAbort: launches of those graphs then do nothing.",
+                  what, context_.name, graphs, graphs == 1 ? "" : "s", graphs == 1 ? "s" : "")};
+}
+
+}  // namespace peal
