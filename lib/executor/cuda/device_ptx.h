@@ -10,11 +10,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define PEAL_KERNEL __global__
 #define PEAL_DEVICE __device__ __forceinline__
-#define PEAL_DEVICE_CALL __device__ __noinline__
-#define PEAL_LAUNCH_BOUNDS(threads) __launch_bounds__(threads)
+#define PEAL_DEVICE_CALL inline __device__ __noinline__
+#define PEAL_LAUNCH_BOUNDS(threads) __launch_bounds__(threads, 1)
 #define PEAL_UNROLL _Pragma("unroll")
 #define PEAL_SHARED(Type, name) __shared__ Type name
 

@@ -1,0 +1,330 @@
+// Block-wide loops over global memory: copies and reductions, for the device port and for the kernels that
+// test and time them. Each is called by all threads of a block with the same arguments and divides the work
+// among them. None waits for anything or has a barrier: what a thread reads must have been made visible to it
+// before, and what it wrote is made visible by the caller's barrier and release.
+//
+// Any address and any count will do, and nothing outside the extents is read or written. Where all addresses
+// are the same modulo 16 (and the next multiple of 16 is whole elements away), all but the ends moves in
+// vectors of 16 bytes, several in flight per thread; else by element, and where an address is not even
+// aligned to that, by byte.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "lib/executor/cuda/elements.cuh"
+
+namespace peal::cuda {
+
+// lib/reduce/reduce.h's ReduceArgs for the device: destinations[k][i] = sources[0][i] op sources[1][i] op
+// ..., in this order, for every k.
+struct MoveArgs {
+  // Arrays of addresses, in shared or local memory. A destination may equal a source exactly; nothing else
+  // may overlap.
+  const void* const* sources;
+  void* const* destinations;
+  int sourceCount;  // at least 1
+  int destinationCount;
+  size_t count;  // elements
+  // Only with pealSum and pealAvg:
+  int rawSource;        // index of the source that is multiplied by the scalar and rounded first; -1: none
+  int divideBy;         // the average's last step: the number of ranks; 0: no division
+  uint64_t scalarBits;  // one element, in the low bytes
+};
+
+// ---- how an extent is divided ----
+PEAL_DEVICE const std::byte* bytesAt(const void* at, size_t offset) {
+  return static_cast<const std::byte*>(at) + offset;
+}
+PEAL_DEVICE std::byte* bytesAt(void* at, size_t offset) { return static_cast<std::byte*>(at) + offset; }
+
+// Addresses of one operation modulo 16: the first one's, and the bits in which any other differs from it.
+struct Alignment {
+  uint32_t first, spread = 0;
+  PEAL_DEVICE explicit Alignment(const void* at) : first(modulo(at)) {}
+  PEAL_DEVICE void add(const void* at) { spread |= modulo(at) ^ first; }
+  PEAL_DEVICE bool isMultipleOf(uint32_t bytes) const { return (first | spread) % bytes == 0; }
+  // Bytes until all are multiples of 16, or an extent's length.
+  PEAL_DEVICE size_t head(size_t bytes) const {
+    const size_t head = (sizeof(Vec16) - first) % sizeof(Vec16);
+    return head < bytes ? head : bytes;
+  }
+
+ private:
+  PEAL_DEVICE static uint32_t modulo(const void* at) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) % sizeof(Vec16));
+  }
+};
+
+// A mover has a function template: steps<Access, kSteps>(at, stride) moves kSteps words, the first at byte
+// `at` of the extents, the next ones `stride` bytes further each. The words are Access::Word.
+//
+// All vectors of [begin, end), kSteps at once while there are enough.
+template <class Access, int kSteps, class Mover>
+PEAL_DEVICE void moveVectors(size_t begin, size_t end, const Mover& mover) {
+  const size_t stride = size_t{blockThreads()} * Access::kBytes;
+  size_t at = begin + size_t{threadIndex()} * Access::kBytes;
+  PEAL_KEEP_LOOP
+  for (; at + (kSteps - 1) * stride < end; at += kSteps * stride) {
+    mover.template steps<Access, kSteps>(at, stride);
+  }
+  if constexpr (kSteps > 1) {
+    PEAL_KEEP_LOOP
+    for (; at < end; at += stride) {
+      mover.template steps<Access, 1>(at, stride);
+    }
+  }
+}
+
+// Elements from 0 on, kSteps at once, in whole rounds of all threads. Returns where it ended.
+template <class Access, int kSteps, class Mover>
+PEAL_DEVICE size_t moveRounds(size_t bytes, const Mover& mover) {
+  const size_t stride = size_t{blockThreads()} * Access::kBytes;
+  const size_t end = bytes - bytes % (kSteps * stride);
+  PEAL_KEEP_LOOP
+  for (size_t at = size_t{threadIndex()} * Access::kBytes; at < end; at += kSteps * stride) {
+    mover.template steps<Access, kSteps>(at, stride);
+  }
+  return end;
+}
+
+// All elements of [0, bytes) outside [begin, end).
+template <class Access, class Mover>
+PEAL_DEVICE void moveEnds(size_t begin, size_t end, size_t bytes, const Mover& mover) {
+  const size_t inner = end - begin;
+  const size_t stride = size_t{blockThreads()} * Access::kBytes;
+  PEAL_KEEP_LOOP
+  for (size_t at = size_t{threadIndex()} * Access::kBytes; at < bytes - inner; at += stride) {
+    mover.template steps<Access, 1>(at < begin ? at : at + inner, stride);
+  }
+}
+
+// ---- words: how a step reads and writes ----
+template <class Element>
+struct Vectors {
+  using Word = Vec16;
+  static constexpr uint32_t kBytes = sizeof(Word);
+  using Accumulators = Lanes<Element, 16 / kBitsBytes<Element>>;
+  PEAL_DEVICE static Word load(const std::byte* from) { return load16(from); }
+  PEAL_DEVICE static void store(std::byte* to, Word word) { store16(to, word); }
+  PEAL_DEVICE static Accumulators unpacked(Word word) { return unpack<Element>(groupOf(word)); }
+  PEAL_DEVICE static Word packed(const Accumulators& lanes) { return vecOf(pack(lanes)); }
+};
+
+template <class Element>
+struct AlignedElements {
+  using Word = typename Element::Bits;
+  static constexpr uint32_t kBytes = sizeof(Word);
+  using Accumulators = Lanes<Element, 1>;
+  PEAL_DEVICE static Word load(const std::byte* from) {
+    return loadGlobal(reinterpret_cast<const Word*>(from));
+  }
+  PEAL_DEVICE static void store(std::byte* to, Word word) { storeGlobal(reinterpret_cast<Word*>(to), word); }
+  PEAL_DEVICE static Accumulators unpacked(Word word) { return {{Element::widen(word)}}; }
+  PEAL_DEVICE static Word packed(const Accumulators& lanes) { return Element::narrow(lanes.lane[0]); }
+};
+
+// At any address: bytes where it is not aligned. All threads of a step take the same way.
+template <class Element>
+struct Elements : AlignedElements<Element> {
+  using Word = typename Element::Bits;
+  using Aligned = AlignedElements<Element>;
+  PEAL_DEVICE static Word load(const std::byte* from) {
+    if (reinterpret_cast<uintptr_t>(from) % sizeof(Word) == 0) {
+      return Aligned::load(from);
+    }
+    uint64_t word = 0;
+    PEAL_KEEP_LOOP
+    for (unsigned i = 0; i < sizeof(Word); ++i) {
+      word |= uint64_t{loadGlobal(reinterpret_cast<const uint8_t*>(from + i))} << (8 * i);
+    }
+    return static_cast<Word>(word);
+  }
+  PEAL_DEVICE static void store(std::byte* to, Word word) {
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(Word) == 0) {
+      Aligned::store(to, word);
+      return;
+    }
+    PEAL_KEEP_LOOP
+    for (unsigned i = 0; i < sizeof(Word); ++i) {
+      storeGlobal(reinterpret_cast<uint8_t*>(to + i), static_cast<uint8_t>(uint64_t{word} >> (8 * i)));
+    }
+  }
+};
+
+template <class Access, int kSteps>
+PEAL_DEVICE void loadSteps(typename Access::Word (&words)[kSteps], const std::byte* from, size_t stride) {
+  PEAL_UNROLL
+  for (int k = 0; k < kSteps; ++k) {
+    words[k] = Access::load(from + static_cast<size_t>(k) * stride);
+  }
+}
+template <class Access, int kSteps>
+PEAL_DEVICE void storeSteps(std::byte* to, const typename Access::Word (&words)[kSteps], size_t stride) {
+  PEAL_UNROLL
+  for (int k = 0; k < kSteps; ++k) {
+    Access::store(to + static_cast<size_t>(k) * stride, words[k]);
+  }
+}
+
+// ---- copies ----
+struct Copy {
+  void* const* destinations;
+  int destinationCount;
+  const void* from;
+
+  template <class Access, int kSteps>
+  PEAL_DEVICE void steps(size_t at, size_t stride) const {
+    typename Access::Word words[kSteps];
+    loadSteps<Access>(words, bytesAt(from, at), stride);
+    PEAL_KEEP_LOOP
+    for (int d = 0; d < destinationCount; ++d) {
+      storeSteps<Access>(bytesAt(destinations[d], at), words, stride);
+    }
+  }
+};
+
+// `from` to every destination; the array of addresses is in shared or local memory. One copy of this function
+// for all callers in a kernel.
+PEAL_DEVICE_CALL void copyBlockTo(void* const* destinations, int destinationCount, const void* from,
+                                  size_t bytes) {
+  Alignment alignment(from);
+  PEAL_KEEP_LOOP
+  for (int d = 0; d < destinationCount; ++d) {
+    alignment.add(destinations[d]);
+  }
+  const Copy copy{destinations, destinationCount, from};
+  constexpr int kSteps = 8;
+  size_t begin = 0, end = 0;
+  if (alignment.spread == 0) {
+    begin = alignment.head(bytes);
+    end = bytes - (bytes - begin) % sizeof(Vec16);
+    moveVectors<Vectors<Integer<uint8_t>>, kSteps>(begin, end, copy);
+  } else if (alignment.isMultipleOf(4)) {
+    end = moveRounds<AlignedElements<Integer<uint32_t>>, kSteps>(bytes, copy);
+  } else if (alignment.isMultipleOf(2)) {
+    end = moveRounds<AlignedElements<Integer<uint16_t>>, kSteps>(bytes, copy);
+  } else {
+    end = moveRounds<AlignedElements<Integer<uint8_t>>, kSteps>(bytes, copy);
+  }
+  moveEnds<AlignedElements<Integer<uint8_t>>>(begin, end, bytes, copy);
+}
+
+PEAL_DEVICE void copyBlock(void* to, const void* from, size_t bytes) { copyBlockTo(&to, 1, from, bytes); }
+PEAL_DEVICE void copyBlock2(void* to, void* also, const void* from, size_t bytes) {
+  void* const both[2] = {to, also};
+  copyBlockTo(both, 2, from, bytes);
+}
+
+// ---- reductions ----
+enum class Work { Plain, General };  // General: may have to multiply or divide
+
+template <class Operation, Work kWork>
+struct Reduction {
+  const MoveArgs& args;
+
+  // The next source is under way while the one before is combined.
+  template <class Access, int kSteps>
+  PEAL_DEVICE void steps(size_t at, size_t stride) const {
+    typename Access::Word ahead[kSteps], words[kSteps];
+    typename Access::Accumulators sum[kSteps];
+    loadSteps<Access>(words, bytesAt(args.sources[0], at), stride);
+    if (args.sourceCount > 1) {
+      loadSteps<Access>(ahead, bytesAt(args.sources[1], at), stride);
+    }
+    PEAL_UNROLL
+    for (int k = 0; k < kSteps; ++k) {
+      sum[k] = prepared<Access>(words[k], 0);
+    }
+    PEAL_KEEP_LOOP
+    for (int source = 1; source < args.sourceCount; ++source) {
+      PEAL_UNROLL
+      for (int k = 0; k < kSteps; ++k) {
+        words[k] = ahead[k];
+      }
+      if (source + 1 < args.sourceCount) {
+        loadSteps<Access>(ahead, bytesAt(args.sources[source + 1], at), stride);
+      }
+      PEAL_UNROLL
+      for (int k = 0; k < kSteps; ++k) {
+        combineInto<Operation>(sum[k], prepared<Access>(words[k], source));
+      }
+    }
+    PEAL_UNROLL
+    for (int k = 0; k < kSteps; ++k) {
+      words[k] = finished<Access>(sum[k]);
+    }
+    PEAL_KEEP_LOOP
+    for (int d = 0; d < args.destinationCount; ++d) {
+      storeSteps<Access>(bytesAt(args.destinations[d], at), words, stride);
+    }
+  }
+
+ private:
+  template <class Access>
+  PEAL_DEVICE typename Access::Accumulators prepared(typename Access::Word word, int source) const {
+    typename Access::Accumulators lanes = Access::unpacked(word);
+    if constexpr (kWork == Work::General) {
+      if (source == args.rawSource) {
+        preMultiply(lanes, args.scalarBits);
+      }
+    }
+    return lanes;
+  }
+  template <class Access>
+  PEAL_DEVICE typename Access::Word finished(typename Access::Accumulators& sum) const {
+    if constexpr (kWork == Work::General) {
+      if (args.divideBy != 0) {
+        divide(sum, args.divideBy);
+      }
+    }
+    return Access::packed(sum);
+  }
+};
+
+// One copy of this function for all callers in a kernel.
+template <class Element, class Operation, Work kWork>
+PEAL_DEVICE_CALL void reduceBlockBy(const MoveArgs& given) {
+  const MoveArgs args = given;  // in registers
+  constexpr uint32_t kBytes = sizeof(typename Element::Bits);
+  // The accumulators of a step, up to 16 of fp32, times the steps leave room in 128 registers.
+  constexpr int kSteps = kWork == Work::General ? 1 : kBytes == 1 ? 2 : 4;
+  const size_t bytes = args.count * kBytes;
+  Alignment alignment(args.sources[0]);
+  PEAL_KEEP_LOOP
+  for (int source = 1; source < args.sourceCount; ++source) {
+    alignment.add(args.sources[source]);
+  }
+  PEAL_KEEP_LOOP
+  for (int d = 0; d < args.destinationCount; ++d) {
+    alignment.add(args.destinations[d]);
+  }
+  const Reduction<Operation, kWork> reduction{args};
+  size_t begin = 0, end = 0;
+  if (alignment.spread == 0 && alignment.first % kBytes == 0) {
+    begin = alignment.head(bytes);
+    end = bytes - (bytes - begin) % sizeof(Vec16);
+    moveVectors<Vectors<Element>, kSteps>(begin, end, reduction);
+  } else if (alignment.isMultipleOf(kBytes)) {
+    end = moveRounds<AlignedElements<Element>, 4>(bytes, reduction);
+  }
+  moveEnds<Elements<Element>>(begin, end, bytes, reduction);
+}
+
+// op: pealRedOp_t; pealAvg divides only if args.divideBy says so. One source that is neither multiplied nor
+// divided is copied as it is, NaN included.
+template <class Element>
+PEAL_DEVICE void reduceBlock(int op, const MoveArgs& args) {
+  if (args.rawSource >= 0 || args.divideBy != 0) {
+    reduceBlockBy<Element, Sum, Work::General>(args);
+  } else if (args.sourceCount == 1) {
+    copyBlockTo(args.destinations, args.destinationCount, args.sources[0],
+                args.count * sizeof(typename Element::Bits));
+  } else {
+    withOperation(op, [&](auto operation) {
+      using Operation = decltype(operation);
+      reduceBlockBy<typename Operation::template For<Element>, Operation, Work::Plain>(args);
+    });
+  }
+}
+
+}  // namespace peal::cuda
