@@ -1,0 +1,258 @@
+// Windows in device memory: opened by the nearest way that each pair of ranks has, tried, and voted on.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "transports/cuda_ipc/connect.h"
+#include "transports/cuda_ipc/verify.h"
+
+namespace peal::cuda {
+namespace {
+
+// Of all copies of one step together.
+constexpr int64_t kTrialMs = 2000;
+
+// ---- devices ----
+
+Result<std::array<char, 16>> uuidOf(int device) {
+  cudaDeviceProp properties{};
+  PEAL_TRY(cudaResult(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties({})", device));
+  std::array<char, 16> uuid{};
+  static_assert(sizeof properties.uuid == sizeof uuid);
+  std::memcpy(uuid.data(), &properties.uuid, sizeof uuid);
+  return uuid;
+}
+
+// The device with that identity in the numbers of this process; -1: it is hidden from it.
+Result<int> deviceWith(const std::array<char, 16>& uuid) {
+  int count = 0;
+  PEAL_TRY(cudaResult(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
+  for (int device = 0; device < count; ++device) {
+    const Result<std::array<char, 16>> other = uuidOf(device);
+    if (!other) {
+      return other.error();
+    }
+    if (*other == uuid) {
+      return device;
+    }
+  }
+  return -1;
+}
+
+Result<void> checkPeerAccess(int device, int peerDevice) {
+  int can = 0;
+  PEAL_TRY(cudaResult(cudaDeviceCanAccessPeer(&can, device, peerDevice), "cudaDeviceCanAccessPeer({}, {})",
+                      device, peerDevice));
+  if (can == 0) {
+    return Error{
+        pealSystemError,
+        fmt::format("device {} has no peer access to device {}: there is no NVLink between them, and the "
+                    "PCIe topology or an IOMMU does not let them write to each other",
+                    device, peerDevice)};
+  }
+  return {};
+}
+
+// Never disabled again: other users in this process may rely on it.
+Result<void> enablePeerAccess(int device, int peerDevice) {
+  PEAL_TRY(checkPeerAccess(device, peerDevice));
+  const CurrentDevice current(device);
+  PEAL_TRY(current.status());
+  const cudaError_t code = cudaDeviceEnablePeerAccess(peerDevice, 0);
+  if (code == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // it is not an error, and must not be the application's next one
+    return {};
+  }
+  return cudaResult(code, "cudaDeviceEnablePeerAccess of device {} to device {}", device, peerDevice);
+}
+
+// Native atomics between two devices mean NVLink, where a warp's store of a line arrives as one.
+Result<bool> isNvlink(int device, int peerDevice) {
+  int atomics = 0;
+  PEAL_TRY(
+      cudaResult(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, peerDevice),
+                 "cudaDeviceGetP2PAttribute({}, {})", device, peerDevice));
+  return atomics != 0;
+}
+
+// ---- cards ----
+
+Card makeCard(const Exchange& exchange, const DeviceMemoryOptions& options, DeviceWindows& windows) {
+  Card card;
+  card.windowBytes = options.windowBytes;
+  card.process = processIdentity();
+  card.device = options.device;
+  card.rank = exchange.rank();
+  const Result<std::array<char, 16>> uuid = uuidOf(options.device);
+  if (!uuid) {
+    card.failure.set(uuid.error().message);
+    return card;
+  }
+  card.deviceUuid = *uuid;
+  Result<std::shared_ptr<Window>> window =
+      Window::onDevice(options.device, std::max(options.windowBytes, patternsBytes(exchange.size())));
+  if (!window) {
+    card.failure.set(window.error().message);
+    return card;
+  }
+  windows.window = std::move(*window);
+  card.window = windows.window->token();
+  const CurrentDevice current(options.device);
+  if (const Result<void> handle = cudaResult(cudaIpcGetMemHandle(&card.handle, windows.window->data()),
+                                             "cudaIpcGetMemHandle of the window");
+      !handle) {
+    card.noHandle.set(handle.error().message);
+  }
+  return card;
+}
+
+Result<void> checkCards(const std::vector<Card>& cards, const Card& mine) {
+  if (const std::string failure = firstReason(cards, &Card::failure); !failure.empty()) {
+    return Error{mine.failure.empty() ? pealRemoteError : pealUnhandledCudaError, failure};
+  }
+  for (const Card& card : cards) {
+    if (card.windowBytes != mine.windowBytes) {
+      return Error{pealInvalidUsage,
+                   fmt::format("windows have {} bytes on rank {} and {} on rank {}; they must be "
+                               "the same on all ranks",
+                               card.windowBytes, card.rank, mine.windowBytes, mine.rank)};
+    }
+  }
+  return {};
+}
+
+// ---- opening ----
+
+Result<PeerWindow> openInProcess(const Card& mine, const Card& theirs) {
+  PeerWindow view;
+  view.shared = Window::find(theirs.window);
+  if (!view.shared) {
+    return Error{pealInternalError, "its window is gone"};
+  }
+  view.address = view.shared->data();
+  view.reach = mine.device == theirs.device ? Reach::SameDevice : Reach::PeerAccess;
+  view.linesWhole = true;
+  if (view.reach == Reach::PeerAccess) {
+    PEAL_TRY(enablePeerAccess(mine.device, theirs.device));
+    const Result<bool> nvlink = isNvlink(mine.device, theirs.device);
+    if (!nvlink) {
+      return nvlink.error();
+    }
+    view.linesWhole = *nvlink;
+  }
+  return view;
+}
+
+Result<PeerWindow> openByIpc(const Card& mine, const Card& theirs) {
+  if (!theirs.noHandle.empty()) {
+    return Error{pealSystemError, theirs.noHandle.text()};
+  }
+  PeerWindow view;
+  view.reach = Reach::Ipc;
+  view.linesWhole = mine.deviceUuid == theirs.deviceUuid;
+  if (!view.linesWhole) {
+    const Result<int> device = deviceWith(theirs.deviceUuid);
+    if (!device) {
+      return device.error();
+    }
+    // Memory of a device that is hidden from this process can be mapped all the same; whether NVLink leads
+    // there cannot be asked.
+    if (*device >= 0) {
+      PEAL_TRY(checkPeerAccess(mine.device, *device));
+      const Result<bool> nvlink = isNvlink(mine.device, *device);
+      if (!nvlink) {
+        return nvlink.error();
+      }
+      view.linesWhole = *nvlink;
+    }
+  }
+  Result<IpcMapping> mapping = IpcMapping::open(mine.device, theirs.handle);
+  if (!mapping) {
+    return mapping.error();
+  }
+  view.ipc = std::move(*mapping);
+  view.address = view.ipc.base();
+  return view;
+}
+
+Result<void> openAll(const std::vector<Card>& cards, int rank, DeviceWindows& windows) {
+  const Card& mine = cards[static_cast<size_t>(rank)];
+  windows.peers.resize(cards.size());
+  windows.importers.resize(cards.size());
+  for (size_t peer = 0; peer < cards.size(); ++peer) {
+    if (static_cast<int>(peer) == rank) {
+      windows.peers[peer].address = windows.window->data();
+      windows.peers[peer].linesWhole = true;
+      continue;
+    }
+    const bool local = sameProcess(mine.process, cards[peer].process);
+    Result<PeerWindow> view = local ? openInProcess(mine, cards[peer]) : openByIpc(mine, cards[peer]);
+    if (!view) {
+      return Error{view.error().code,
+                   fmt::format("the window of rank {} (device {}, pid {}) cannot be reached: {}", peer,
+                               cards[peer].device, cards[peer].process.pid, view.error().message)};
+    }
+    windows.peers[peer] = std::move(*view);
+    if (!local) {
+      windows.importers[peer].emplace(cards[peer].process);
+    }
+  }
+  return {};
+}
+
+// All ranks' votes on one step. True: nobody is against it.
+Result<bool> agreed(Exchange& exchange, const Result<void>& mine, DeviceWindows& windows) {
+  Vote vote;
+  vote.linesWhole = std::all_of(windows.peers.begin(), windows.peers.end(),
+                                [](const PeerWindow& peer) { return peer.linesWhole; });
+  if (!mine) {
+    vote.against.set(mine.error().message);
+  }
+  const Result<std::vector<Vote>> votes = gather(exchange, vote);
+  if (!votes) {
+    return votes.error();
+  }
+  windows.whyNot = firstReason(*votes, &Vote::against);
+  windows.linesWhole =
+      std::all_of(votes->begin(), votes->end(), [](const Vote& other) { return other.linesWhole != 0; });
+  return windows.whyNot.empty();
+}
+
+}  // namespace
+
+Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemoryOptions& options,
+                                           const std::string& failure) {
+  DeviceWindows windows;
+  Card mine;
+  if (failure.empty()) {
+    mine = makeCard(exchange, options, windows);
+  } else {
+    mine.failure.set(failure);
+  }
+  const Result<std::vector<Card>> cards = gather(exchange, mine);
+  if (!cards) {
+    return cards.error();
+  }
+  PEAL_TRY(checkCards(*cards, mine));
+
+  const int rank = exchange.rank();
+  Result<void> reached = openAll(*cards, rank, windows);
+  if (reached) {
+    reached = writePatterns(options.device, rank, *cards, windows.peers, Deadline::afterMs(kTrialMs));
+  }
+  Result<bool> go = agreed(exchange, reached, windows);
+  if (!go) {
+    return go.error();
+  }
+  if (*go) {
+    go = agreed(exchange,
+                checkPatterns(options.device, rank, *cards, *windows.window, Deadline::afterMs(kTrialMs)),
+                windows);
+    if (!go) {
+      return go.error();
+    }
+  }
+  return windows;
+}
+
+}  // namespace peal::cuda

@@ -1,0 +1,51 @@
+// Maps and closes peers' registered buffers, on a thread of its own: the driver may take long, or wait for
+// running kernels, and the watch thread must see a dead peer meanwhile.
+//
+// Owns the mappings; destroying it closes all of them. The thread starts with the first job. Used by
+// watch.cpp.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "transports/cuda_ipc/notes.h"
+#include "transports/cuda_ipc/window.h"
+
+namespace peal::cuda {
+
+class Mapper {
+ public:
+  // `answer` gets the note for that peer; called on the mapper's thread.
+  using Answer = std::function<void(int peerRank, const Note& note)>;
+  Mapper(int device, Answer answer) : device_(device), answer_(std::move(answer)) {}
+  Mapper(const Mapper&) = delete;
+  Mapper& operator=(const Mapper&) = delete;
+  ~Mapper();
+
+  // An Announce or a Retire, in the order of their arrival. One thread at a time calls.
+  void take(int peerRank, const Note& note);
+
+ private:
+  struct Job {
+    int peerRank;
+    Note note;
+  };
+  void run();
+  Note map(const Job& job);
+
+  const int device_;
+  const Answer answer_;
+  std::mutex mutex_;  // guards jobs_ and stop_
+  std::condition_variable work_;
+  std::deque<Job> jobs_;
+  bool stop_ = false;
+  std::map<std::pair<int, uint64_t>, IpcMapping> mapped_;  // by peer and id; of the thread, then of ~Mapper
+  std::thread thread_;
+};
+
+}  // namespace peal::cuda
