@@ -14,6 +14,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
 #include "lib/executor/host/operation.h"
+#include "peal/adamw.h"
 #include "transports/transport.h"
 
 namespace peal {
@@ -43,11 +44,11 @@ class DeviceExecutor {
   virtual int device() const = 0;
   virtual const DeviceFacts& facts() const = 0;
 
-  // A launch in three parts, so that ranks of one thread can be launched together (lib/comm/group.cpp): fork()
-  // for every rank, then issue() for every rank, then join(). Without fork() and join() the operations run on
-  // the user's stream itself; between them on a stream of this executor's own, so that ranks which share the
-  // user's stream do not wait for each other.
-  // stream: a cudaStream_t, nullptr for the default stream.
+  // A launch in three parts, so that ranks of one thread can be launched together (lib/comm/group.cpp):
+  // fork() for every rank, then issue() for every rank, then join(). Without fork() and join() the operations
+  // run on the user's stream itself; between them on a stream of this executor's own, so that ranks which
+  // share the user's stream do not wait for each other. stream: a cudaStream_t, nullptr for the default
+  // stream.
   virtual Result<void> fork(void* stream) = 0;
   virtual Result<void> join(void* stream) = 0;
   // Checks what the API cannot know: where the buffers are, the stream's device, the capture state.
@@ -78,10 +79,10 @@ Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange,
 
 // What this process can tell of GPUs, for people who ask what was found and why.
 struct DeviceSupport {
-  bool built = false;           // the library was built with CUDA
-  std::string architectures;    // that it holds kernels for; "" if it was built without CUDA
-  int count = 0;                // usable devices
-  std::string reason;           // which devices, or why there is none
+  bool built = false;         // the library was built with CUDA
+  std::string architectures;  // that it holds kernels for; "" if it was built without CUDA
+  int count = 0;              // usable devices
+  std::string reason;         // which devices, or why there is none
 };
 DeviceSupport probeDevices();
 
@@ -92,5 +93,9 @@ Result<void*> allocateDevice(int device, size_t bytes);
 Result<void> freeDevice(void* data);
 // Whether allocateDevice gave this address and it has not been freed.
 bool isDeviceAllocation(const void* data);
+
+// One AdamW update of a flat shard (peal/adamw.h) in memory of `device`, arguments checked, on a CUDA stream.
+Result<void> launchAdamw(int device, const pealAdamw_t& state, const void* gradient, void* weight,
+                         void* stream);
 
 }  // namespace peal

@@ -7,6 +7,7 @@
 // same order; numbers of threads may differ.
 #pragma once
 #include "lib/executor/cuda/view.h"
+#include "peal/adamw.h"
 #include "peal/peal.h"
 
 namespace peal::cuda {
@@ -17,11 +18,21 @@ constexpr int kMostThreads = 512;
 using CollectiveKernel = void (*)(CollectiveArgs);
 using PointToPointKernel = void (*)(PointToPointArgs);
 
+// One AdamW update of a flat shard of bf16 gradients and weights.
+struct AdamwStepArgs {
+  pealAdamw_t state;
+  const uint16_t* gradient;
+  uint16_t* weight;
+};
+using AdamwKernel = void (*)(AdamwStepArgs);
+
 // kind: pealStatAllReduce ... A collective that only copies has one kernel for all types; its arguments
 // count elements of digest.type like those of the others.
 CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol protocol);
 // Block b of C moves every slice s of every transfer with s % C == b; slices are payloadBytes(Simple) long.
 // The ranks of a communicator use the same C in every launch.
 PointToPointKernel pointToPointKernel();
+// Any number of blocks, which need not be resident together.
+AdamwKernel adamwKernel();
 
 }  // namespace peal::cuda
