@@ -12,7 +12,7 @@
 
 namespace peal::zero {
 
-// No two arrays overlap.
+// No two arrays overlap, but weight may be gradient.
 struct AdamwArgs {
   const uint16_t* gradient;
   float* master;

@@ -181,7 +181,10 @@ TEST(DeviceAdamw, DecaysBySegments) {
   for (const auto& segments : cases) {
     for (const bool stochastic : {false, true}) {
       Shard kernel(1000, 0, 2), loops(kernel);
-      Steps run{.segments = segments, .stochastic = stochastic, .blocks = 3};
+      Steps run;
+      run.segments = segments;
+      run.stochastic = stochastic;
+      run.blocks = 3;
       run.control.step = 1234567;
       EXPECT_EQ(runKernel(kernel, run).step, 1234570u);
       runLoops(loops, run);
@@ -209,7 +212,9 @@ TEST(DeviceAdamw, KeepsNanAndInfinity) {
   kernel.gradient[6] = 0;
   for (const bool stochastic : {false, true}) {
     Shard copy(kernel), loops(kernel);
-    const Steps run{.stochastic = stochastic, .steps = 1};
+    Steps run;
+    run.stochastic = stochastic;
+    run.steps = 1;
     runKernel(copy, run);
     runLoops(loops, run);
     EXPECT_EQ(copy.weight.size(), loops.weight.size());
