@@ -2,7 +2,8 @@
  * peal: the AdamW step of ZeRO, fused: one pass over a flat shard, and the same as a part of one collective.
  *
  * On GPU memory both are one kernel and never wait for the host; on host memory they are loops with the best
- * instruction set. Both give the same bits. Errors are those of peal.h; pealGetLastError(NULL) has the sentence.
+ * instruction set. Both give the same bits. Errors are those of peal.h; pealGetLastError(NULL) has the
+ * sentence.
  *
  * For element i of the shard, with g = gradient[i] * gradientScale, t = step + 1 (beta^t and the two
  * corrections in fp64, all else in fp32, each operation rounded once):
@@ -27,7 +28,7 @@ extern "C" {
 /* What changes from step to step. The step reads it when it runs, from memory of its device (or pinned host
  * memory), so a CUDA graph that holds a step sees what was written since. Aligned to 8 bytes. */
 typedef struct {
-  uint64_t step;        /* updates done so far; a step adds 1 when all of it is done, unless it skips */
+  uint64_t step; /* updates done so far; a step adds 1 when all of it is done, unless it skips */
   double learningRate;
   double gradientScale; /* every gradient is multiplied by it: clip factor / tokens */
   uint64_t nonFinite;   /* not 0: the step skips: it reads and writes nothing else */
@@ -41,8 +42,8 @@ typedef struct {
 } pealAdamwSegment_t;
 
 /* The optimizer's state of one flat shard; count elements in each array. On a GPU all pointers are memory of
- * that GPU. Arrays aligned alike modulo 16 elements' bytes are quickest; any alignment to the element is legal.
- * No two arrays overlap. */
+ * that GPU. Arrays aligned alike modulo 16 elements' bytes are quickest; any alignment to the element is
+ * legal. No two arrays overlap. */
 typedef struct {
   double beta1, beta2, epsilon;
   float* master;
@@ -61,17 +62,17 @@ typedef struct {
 } pealAdamw_t;
 
 /* One update of state->count elements: gradient and weight (both bf16) may be the same array. device:
- * PEAL_DEVICE_HOST, or a GPU. stream: as for that device's communicators (peal.h); NULL on host memory runs to
- * its end on the calling thread. *state is copied before return. */
+ * PEAL_DEVICE_HOST, or a GPU. stream: as for that device's communicators (peal.h); NULL on host memory runs
+ * to its end on the calling thread. *state is copied before return. */
 PEAL_API pealResult_t pealAdamwStep(const void* gradient, void* weight, const pealAdamw_t* state, int device,
                                     pealStream_t stream);
 
-/* Reduce-scatter of the gradients (sum), AdamW on this rank's block, all-gather of the weights: one collective,
- * on a GPU one kernel. counts: elements of each rank's block, N entries, the same on every rank; zeros are
- * legal. gradients, weights: all blocks, counts[0] + ... elements of bf16; they may be the same array.
- * state->count is counts[rank]; state->control has the same values on every rank (a rank that alone skips
- * makes the others wait until their deadline).
- * The same bits as pealReduceScatterV, pealAdamwStep and pealAllGatherV. */
+/* Reduce-scatter of the gradients (sum), AdamW on this rank's block, all-gather of the weights: one
+ * collective, on a GPU one kernel. counts: elements of each rank's block, N entries, the same on every rank;
+ * zeros are legal. gradients, weights: all blocks, counts[0] + ... elements of bf16; they may be the same
+ * array. state->count is counts[rank]; state->control has the same values on every rank (a rank that alone
+ * skips makes the others wait until their deadline). The same bits as pealReduceScatterV, pealAdamwStep and
+ * pealAllGatherV. */
 PEAL_API pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const size_t counts[],
                                             const pealAdamw_t* state, pealComm_t comm, pealStream_t stream);
 

@@ -35,4 +35,8 @@ Result<void> freeDevice(void* data) {
 
 bool isDeviceAllocation(const void*) { return false; }
 
+Result<void> launchAdamw(int device, const pealAdamw_t& state, const void*, void*, void*) {
+  return absent(fmt::format("no AdamW step of {} elements on device {}", state.count, device));
+}
+
 }  // namespace peal
