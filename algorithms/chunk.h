@@ -52,7 +52,7 @@ struct Round {
   size_t chunkCount;
 
   // The slice of block i modulo parts; empty (at the block's end) if the block is shorter.
-  constexpr PEAL_HD Chunk chunk(int i) const {
+  constexpr PEAL_HD_CALL Chunk chunk(int i) const {
     const Chunk block = blocks.block(i);
     const size_t skip = begin < block.count ? begin : block.count;
     const size_t left = block.count - skip;

@@ -48,7 +48,7 @@ static_assert(sizeof(DigestWords) == 24);
 
 // One Simple message as the receiver sees it.
 struct alignas(64) Message {
-  uint64_t address;  // 0: in the slot; else where the payload lies, as the receiver addresses it
+  uint64_t address;  // below 16: in the slot, that far in; else where the receiver reads the payload
   uint64_t bytes;
   DigestWords digest;
 };
@@ -80,9 +80,9 @@ struct BoxShape {
   }
 
   // The most bytes of one message: what CollectiveArgs::chunkCount may come to. A multiple of 16.
-  // Simple: room is left to place the payload at the same offset, modulo 16, as in the array. LL: 4 lines of
-  // 16 bytes are the header, and half of the others is flags. LL128: after a header of one line, groups of 4
-  // lines of 128 bytes, 120 of them data, which a warp moves together.
+  // Simple: room is left to place the payload at the same offset, modulo 16, as in the sender's buffer. LL: 4
+  // lines of 16 bytes are the header, and half of the others is flags. LL128: after a header of one line,
+  // groups of 4 lines of 128 bytes, 120 of them data, which a warp moves together.
   PEAL_HD constexpr size_t payloadBytes(Protocol protocol) const {
     switch (protocol) {
       case Protocol::Simple:

@@ -1,0 +1,43 @@
+// The kernel of collectives: each block is a channel and runs its share of the rounds. Included by the
+// collective_*.cu files, one for each element, so that they compile side by side.
+#pragma once
+#include <cstddef>
+
+#include "lib/executor/cuda/device_port.cuh"
+#include "lib/executor/selection.h"
+
+namespace peal::cuda {
+
+template <class Element, Protocol kProtocol>
+PEAL_DEVICE void runCollective(const CollectiveArgs& args) {
+  static_assert(Port<DevicePort<Element, kProtocol>>);
+  PEAL_SHARED(PortState, state);
+  DevicePort<Element, kProtocol> port(args, state);
+  port.begin({args.total, args.parts, args.hasStarts != 0 ? args.starts : nullptr});
+  const Blocks blocks{args.total, args.parts, state.starts};
+  const size_t longest = blocks.longest();
+  const size_t stride = gridBlocks() * args.chunkCount;
+  Round round{blocks, blockIndex() * args.chunkCount, args.chunkCount};
+  // Also once for an empty array: its digest is compared too.
+  PEAL_KEEP_LOOP
+  for (; round.begin < longest || round.begin == 0; round.begin += stride) {
+    runRound(port, args.kind, args.algorithm, args.root, round);
+  }
+  port.end();
+}
+
+}  // namespace peal::cuda
+
+// Defines the three kernels of an element; kernels.cpp lists their names.
+#define PEAL_COLLECTIVE_KERNELS(name, Element)                                                    \
+  namespace peal::cuda {                                                                          \
+  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##Simple(PEAL_GRID_CONSTANT CollectiveArgs args) { \
+    runCollective<Element, Protocol::Simple>(args);                                               \
+  }                                                                                               \
+  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##LL(PEAL_GRID_CONSTANT CollectiveArgs args) {     \
+    runCollective<Element, Protocol::LL>(args);                                                   \
+  }                                                                                               \
+  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##LL128(PEAL_GRID_CONSTANT CollectiveArgs args) {  \
+    runCollective<Element, Protocol::LL128>(args);                                                \
+  }                                                                                               \
+  }
