@@ -14,10 +14,12 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 add_library(peal_options INTERFACE)
-target_compile_options(peal_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                                              -Wnon-virtual-dtor -Werror -ffp-contract=off)
+# Of the host compiler: PealCuda.cmake has those of nvcc.
+set(host "$<$<COMPILE_LANGUAGE:CXX>:")
+target_compile_options(peal_options INTERFACE
+  "${host}-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wnon-virtual-dtor;-Werror;-ffp-contract=off>")
 if(PEAL_SANITIZE)
-  target_compile_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(peal_options INTERFACE "${host}-fsanitize=${PEAL_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE})
 endif()
 target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
