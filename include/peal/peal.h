@@ -10,6 +10,10 @@
  *  - a communicator is used by one thread at a time. Different communicators are independent.
  *  - every rank of a communicator calls the same collectives in the same order.
  *  - a call never waits longer than the communicator's deadline (pealConfig_t::timeoutMs).
+ *
+ * A communicator is on host memory or on GPUs (pealConfig_t::device), one device per rank; ranks may share a
+ * device. On a GPU, what a function says of buffers means memory of the rank's device, and what it says of
+ * streams means CUDA streams: see "GPU communicators" before the collectives.
  */
 #ifndef PEAL_PEAL_H
 #define PEAL_PEAL_H
@@ -37,7 +41,9 @@ extern "C" {
 /* One rank's membership in a communicator. */
 typedef struct pealComm* pealComm_t;
 
-/* A queue of work. Host communicators: NULL, or a stream made by pealStreamCreate. */
+/* A queue of work. Host communicators: NULL, or a stream made by pealStreamCreate. GPU communicators: a
+ * cudaStream_t of the rank's device, cast to this type; NULL is the default stream. One given where the other
+ * belongs is pealInvalidArgument. */
 typedef struct pealStream* pealStream_t;
 
 /* A mark in a stream. */
@@ -108,7 +114,7 @@ typedef struct pealConfig {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int device;           /* PEAL_DEVICE_HOST, the default, is the only device of this version */
+  int device;           /* PEAL_DEVICE_HOST or a GPU's number; default PEAL_DEVICE (-1: host memory) */
   int deterministic;    /* 1: every sum is taken in rank order, bit for bit a plain loop over ranks */
   int timeoutMs;        /* deadline of every wait, from 1; default PEAL_TIMEOUT_MS */
   const char* commName; /* appears in messages; copied; may be NULL */
@@ -150,12 +156,16 @@ PEAL_API pealResult_t pealSystemInfo(const char** json);
 PEAL_API pealResult_t pealGetUniqueId(pealUniqueId* uniqueId);
 
 /* Joins. Blocks until all nranks ranks have joined or the start deadline has passed; the error then
- * names the ranks that are missing. Inside a group it returns at once and the group's end waits. */
+ * names the ranks that are missing. Inside a group it returns at once and the group's end waits.
+ * Without a config the device is that of PEAL_DEVICE: host memory if the variable is not set. Either all
+ * ranks are on GPUs or none is. On a GPU it makes memory and streams on that device, at most
+ * PEAL_DEVICE_BUFFER_BYTES; the caller's current device stays what it was. */
 PEAL_API pealResult_t pealCommInitRank(pealComm_t* comm, int nranks, pealUniqueId commId, int rank);
 PEAL_API pealResult_t pealCommInitRankConfig(pealComm_t* comm, int nranks, pealUniqueId commId, int rank,
                                              pealConfig_t* config);
 
-/* ndev ranks in this process: comms[i] is rank i on devlist[i] (devlist NULL: all on host memory). */
+/* ndev ranks in this process: comms[i] is rank i on devlist[i] (devlist NULL: all on host memory). A device
+ * may stand in the list several times: these ranks then share it. */
 PEAL_API pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist);
 
 /* peal only. What the launcher says of this process. */
@@ -179,22 +189,28 @@ PEAL_API pealResult_t pealCommInitLaunch(pealComm_t* comm, pealConfig_t* config)
 PEAL_API pealResult_t pealCommSplit(pealComm_t comm, int color, int key, pealComm_t* newcomm,
                                     pealConfig_t* config);
 
-/* Waits until all operations of this communicator are done. After it only destroy and abort are legal. */
+/* Waits until all operations of this communicator are done. After it only destroy and abort are legal. On a
+ * GPU it returns the error that operations met meanwhile, if none was returned before. pealInvalidUsage while
+ * CUDA graphs hold operations of comm: destroy these graphs first. */
 PEAL_API pealResult_t pealCommFinalize(pealComm_t comm);
 
-/* Finalizes if need be, then frees. Local: needs no other rank. comm may be NULL. */
+/* Finalizes if need be, then frees. Local: needs no other rank. comm may be NULL. pealInvalidUsage, and comm
+ * stays, while CUDA graphs hold operations of it. */
 PEAL_API pealResult_t pealCommDestroy(pealComm_t comm);
 
 /* Makes every running and later operation on comm return an error, on this rank at once and on the
  * others as they notice, then frees comm once its own operations have left. May be called from any
- * thread while another is inside a call on comm; that call returns pealRemoteError. */
+ * thread while another is inside a call on comm; that call returns pealRemoteError. On a GPU running kernels
+ * leave within 100 ms. CUDA graphs that hold operations of comm stay legal to launch and destroy: their
+ * operations do nothing. */
 PEAL_API pealResult_t pealCommAbort(pealComm_t comm);
 
 PEAL_API pealResult_t pealCommCount(const pealComm_t comm, int* count);
-PEAL_API pealResult_t pealCommCuDevice(const pealComm_t comm, int* device); /* PEAL_DEVICE_HOST here */
+PEAL_API pealResult_t pealCommCuDevice(const pealComm_t comm, int* device); /* or PEAL_DEVICE_HOST */
 PEAL_API pealResult_t pealCommUserRank(const pealComm_t comm, int* rank);
 
-/* peal only. What this rank has done since the communicator was made. Waits for a running operation. */
+/* peal only. What this rank has done since the communicator was made. Waits for a running operation. On a
+ * GPU: what it has issued; captures and replays of CUDA graphs are not counted. */
 enum {
   pealStatAllReduce = 0,
   pealStatReduceScatter,
@@ -218,29 +234,53 @@ PEAL_API pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* s
 /* Memory that peers on the same node read in place, with no copy into slots. Aligned to a page.
  * size 0 gives NULL. Freed by pealMemFree only. Not tied to a communicator. */
 PEAL_API pealResult_t pealMemAlloc(void** ptr, size_t size);
+/* peal only. The same of a GPU's memory, which pealCommRegister then takes. Not zeroed. */
+PEAL_API pealResult_t pealMemAllocDevice(void** ptr, size_t size, int device);
+/* Frees what either gave. ptr may be NULL. */
 PEAL_API pealResult_t pealMemFree(void* ptr);
 
 /* Lets peers read [buff, buff + size) in place where the system allows it. Deregister before freeing the
- * memory. Never needed for correctness. */
+ * memory. Never needed for correctness. On a GPU: memory of the rank's device, inside one allocation.
+ * Deregistering waits until no peer has it mapped, and is pealInvalidUsage while CUDA graphs hold operations
+ * of comm. Operations on the buffer must be done before. */
 PEAL_API pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle);
 PEAL_API pealResult_t pealCommDeregister(const pealComm_t comm, void* handle);
 
 /* ---- reductions with a scalar ------------------------------------------------------------------ */
 
 /* *op: each rank's input times its scalar, rounded to datatype, then summed. The scalar may differ by
- * rank. residence: pealScalarHostImmediate reads *scalar now, pealScalarDevice when the operation runs
- * (on the host: from host memory, which must then live until the operation is done). */
+ * rank. residence: pealScalarHostImmediate reads *scalar now, pealScalarDevice when the operation runs, from
+ * memory of the communicator's device (host memory, or the GPU's), which must live until it is done. */
 PEAL_API pealResult_t pealRedOpCreatePreMulSum(pealRedOp_t* op, void* scalar, pealDataType_t datatype,
                                                pealScalarResidence_t residence, pealComm_t comm);
 PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
 
+/* ---- GPU communicators -------------------------------------------------------------------------
+ * A call checks its arguments, puts a kernel on the stream and returns; the stream runs it. So an error that
+ * shows itself while it runs (a peer's death, the deadline, ranks that disagree) comes from a later call,
+ * pealCommGetAsyncError or pealCommFinalize; all kernels of the communicator then leave at once.
+ *  - buffers: memory of the rank's device (cudaMalloc, pealMemAllocDevice), at least as long as the call
+ * says. Host, pinned and managed memory and other devices' memory are pealInvalidArgument, and so is a stream
+ * of another device.
+ *  - streams: operations of one communicator run in the order of the calls, also across streams.
+ *    Communicators that one thread uses on one device run in the order of its calls, so they do not wait for
+ *    each other as long as every rank uses them in the same order.
+ *  - one thread that drives several ranks of a communicator puts their calls in one group. Ranks of one
+ *    process that share a device use different streams, none of them the default stream, or one group:
+ *        for (r...) pealAllReduce(..., comm[r], stream);  // wrong without a group: rank 1 waits for rank 0
+ *  - a captured stream (CUDA graphs): collectives, sends and receives may be captured, inside groups too.
+ * Each launch of the graph then runs them; every rank launches its graph in the same order among its other
+ *    calls. Launches and calls on different streams are ordered by the caller's events. Making, splitting,
+ *    finalizing and deregistering are not captured.
+ */
+
 /* ---- collectives ------------------------------------------------------------------------------
- * stream NULL: the call runs to its end on the calling thread. Otherwise it is queued and its buffers
- * belong to it until the stream has passed it. N is the number of ranks.
- * In place: allowed where said; any other overlap of send and receive buffers is undefined.
- * bf16, fp16 and fp8 are summed in fp32. All take part: a rank that disagrees on type, count, operation
- * or root makes the call fail on the ranks that wait for it, with the field and the ranks in the sentence. A
- * rank that needs nothing from it (the root of a small broadcast) learns of it at a later call. */
+ * stream NULL on the host: the call runs to its end on the calling thread. Otherwise it is queued and its
+ * buffers belong to it until the stream has passed it. N is the number of ranks. In place: allowed where
+ * said; any other overlap of send and receive buffers is undefined. bf16, fp16 and fp8 are summed in fp32.
+ * All take part: a rank that disagrees on type, count, operation or root makes the call fail on the ranks
+ * that wait for it, with the field and the ranks in the sentence. A rank that needs nothing from it (the root
+ * of a small broadcast) learns of it at a later call. */
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. Both count elements. In place: sendbuff == recvbuff. */
 PEAL_API pealResult_t pealAllReduce(const void* sendbuff, void* recvbuff, size_t count,
@@ -290,8 +330,8 @@ PEAL_API pealResult_t pealRecv(void* recvbuff, size_t count, pealDataType_t data
 PEAL_API pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream);
 
 /* Calls between start and end are issued together at the outermost end, which returns when those on the
- * NULL stream are done. Sends and receives inside one group progress together. One thread may so drive
- * several communicators. Groups nest and belong to a thread. */
+ * NULL stream of the host are done. Sends and receives inside one group progress together. One thread may so
+ * drive several communicators. Groups nest and belong to a thread. */
 PEAL_API pealResult_t pealGroupStart(void);
 PEAL_API pealResult_t pealGroupEnd(void);
 

@@ -15,6 +15,8 @@
 //    vector. Its element type gives the data type. Sizes are checked before anything is sent.
 //  - with a stream, a range belongs to the call until the stream has passed it, as in peal.h:
 //        comm.allReduce(x, pealSum, stream); x[0] = 1;   // wrong: the call may still read or write x
+//  - on a GPU (Options::device) a range is memory of that device, such as a DeviceBuffer, and a stream is a
+//    cudaStream_t cast to pealStream_t; without one the call goes to the default stream and returns at once.
 //  - threads: as in peal.h, one thread at a time uses a communicator; abort() alone may come from another.
 //
 // Inside the project only tools, benches and tests include this header, and never together with headers of
@@ -77,6 +79,37 @@ struct Allocator {
 // A vector whose elements peers can read in place.
 template <Element T>
 using Buffer = std::vector<T, Allocator<T>>;
+
+// Elements in the memory of a GPU: what collectives of a communicator on that GPU take. Not initialised; the
+// host may not touch them.
+template <Element T>
+class DeviceBuffer {
+ public:
+  using value_type = T;
+
+  DeviceBuffer(size_t count, int device) : size_(count) {
+    if (count > std::numeric_limits<size_t>::max() / sizeof(T)) {
+      throw std::bad_array_new_length();
+    }
+    void* memory = nullptr;
+    check(pealMemAllocDevice(&memory, count * sizeof(T), device));
+    memory_.reset(static_cast<T*>(memory));
+  }
+  T* data() noexcept { return memory_.get(); }
+  const T* data() const noexcept { return memory_.get(); }
+  size_t size() const noexcept { return size_; }
+  T* begin() noexcept { return data(); }
+  T* end() noexcept { return data() + size_; }
+  const T* begin() const noexcept { return data(); }
+  const T* end() const noexcept { return data() + size_; }
+
+ private:
+  struct Freer {
+    void operator()(T* memory) const noexcept { (void)pealMemFree(memory); }
+  };
+  std::unique_ptr<T, Freer> memory_;
+  size_t size_;
+};
 
 // ---- streams and events -----------------------------------------------------------------------------
 
@@ -160,7 +193,8 @@ class Stream {
   detail::Owner<pealStream_t, pealStreamDestroy> stream_;
 };
 
-// Where a call runs: on the calling thread, to its end (the default), or on a stream.
+// Where a call runs: on the calling thread, to its end (the default; on a GPU: on the default stream), or on
+// a stream.
 class On {
  public:
   On() = default;
@@ -180,6 +214,7 @@ struct Options {
   std::optional<bool> deterministic = std::nullopt;  // sums in rank order, bit for bit a plain loop
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;  // of every wait
   std::string name = {};                                             // appears in messages
+  std::optional<int> device = std::nullopt;                          // a GPU's number, or PEAL_DEVICE_HOST
 
   // The C form; name must outlive its use.
   pealConfig_t config() const {
@@ -194,6 +229,9 @@ struct Options {
                                              std::to_string(std::numeric_limits<int>::max()));
       }
       config.timeoutMs = static_cast<int>(ms);
+    }
+    if (device) {
+      config.device = *device;
     }
     config.commName = name.empty() ? nullptr : name.c_str();
     return config;
@@ -295,6 +333,12 @@ class Communicator {
   static std::vector<Communicator> all(int size) {
     std::vector<pealComm_t> made(size > 0 ? static_cast<size_t>(size) : 0);
     check(pealCommInitAll(made.data(), size, nullptr));
+    return std::vector<Communicator>(made.begin(), made.end());
+  }
+  // The same on GPUs, one rank for each entry.
+  static std::vector<Communicator> all(std::span<const int> devices) {
+    std::vector<pealComm_t> made(devices.size());
+    check(pealCommInitAll(made.data(), static_cast<int>(devices.size()), devices.data()));
     return std::vector<Communicator>(made.begin(), made.end());
   }
   // Ranks of equal color join, ordered by key, then by rank here; no color, no communicator. Collective.

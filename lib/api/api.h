@@ -1,4 +1,5 @@
-// What all C entry points share: handles, the exception barrier, the last error, argument checks.
+// What all C entry points share: handles, the exception barrier, the last error, argument checks, and what a
+// stream argument means.
 #pragma once
 #include <atomic>
 #include <exception>
@@ -7,10 +8,12 @@
 #include <utility>
 
 #include "lib/comm/communicator.h"
+#include "lib/comm/group.h"
 #include "lib/executor/host/stream.h"
 #include "peal/peal.h"
 
-// The handles. `magic` tells a handle from garbage; it is cleared before the memory is freed.
+// The handles. `magic` tells a handle from garbage; it is cleared before the memory is freed. A stream has
+// none: what is given as one may be a CUDA stream.
 struct pealComm {
   static constexpr uint64_t kMagic = 0x7065616c636f6d6d;  // "pealcomm"
   uint64_t magic = kMagic;
@@ -18,8 +21,6 @@ struct pealComm {
   std::atomic<int> users{0};  // calls inside; pealCommAbort frees only after they have left
 };
 struct pealStream {
-  static constexpr uint64_t kMagic = 0x7065616c7374726d;  // "pealstrm"
-  uint64_t magic = kMagic;
   std::shared_ptr<peal::HostStream> stream;
 };
 struct pealEvent {
@@ -52,6 +53,12 @@ Error nullArgument(const char* function, const char* argument);
 // Whether the handle is one; `function` is the caller's name for the sentence.
 Result<void> checkComm(const char* function, const pealComm* comm);
 Result<void> checkStream(const char* function, const pealStream* stream);
+// Streams that pealStreamCreate made and that live: a pealStream_t may also be a CUDA stream, which nobody
+// may look into to find out.
+void noteStream(const pealStream* stream);
+void forgetStream(const pealStream* stream);
+// The stream of a call on this communicator: NULL, a host stream, or on a GPU a CUDA stream.
+Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream);
 Result<void> checkEvent(const char* function, const pealEvent* event);
 
 // Counts the caller in while it uses a communicator.

@@ -102,28 +102,22 @@ Result<void> checkRoot(const Request& request) {
   return {};
 }
 
-Result<void> checkHandles(const char* function, const pealComm* comm, const pealStream* stream) {
-  PEAL_TRY(checkComm(function, comm));
-  return stream == nullptr ? Result<void>() : checkStream(function, stream);
-}
-
-std::shared_ptr<HostStream> streamOf(const pealStream* stream) {
-  return stream != nullptr ? stream->stream : nullptr;
-}
-
 // Issues a checked call, a CollectiveCall or a list of PointToPoint: onto the stream, or now.
 template <class Call>
-Result<void> issueAlone(pealComm& handle, const pealStream* stream, const Call& call) {
+Result<void> issueAlone(pealComm& handle, const StreamRef& stream, const Call& call) {
   const std::shared_ptr<Communicator>& comm = handle.comm;
-  if (stream == nullptr) {
-    const CommUse use(handle);
+  const CommUse use(handle);
+  if (comm->onDevice()) {
+    return comm->issueOnDevice(call, stream.cuda);
+  }
+  if (stream.host == nullptr) {
     return comm->runNow(call);
   }
   Result<Communicator::Prepared> prepared = comm->prepare(call);
   if (!prepared) {
     return prepared.error();
   }
-  enqueue(stream->stream, comm, std::move(*prepared));
+  enqueue(stream.host, comm, std::move(*prepared));
   return {};
 }
 
@@ -141,15 +135,19 @@ template <class F>
 pealResult_t submit(Request request, F&& describeExtents) {
   return guarded([&]() -> Result<void> {
     return noteInGroup([&]() -> Result<void> {
-      PEAL_TRY(checkHandles(request.function, request.comm, request.stream));
+      PEAL_TRY(checkComm(request.function, request.comm));
+      Result<StreamRef> stream = streamFor(request.function, *request.comm, request.stream);
+      if (!stream) {
+        return stream.error();
+      }
       PEAL_TRY(checkTypeAndOp(request));
       PEAL_TRY(describeExtents(request));
       PEAL_TRY(checkExtents(request));
       if (Group& group = Group::ofThisThread(); group.active()) {
-        group.add(request.comm->comm, streamOf(request.stream), std::move(request.call));
+        group.add(request.comm->comm, std::move(*stream), std::move(request.call));
         return {};
       }
-      return issueAlone(*request.comm, request.stream, request.call);
+      return issueAlone(*request.comm, *stream, request.call);
     }());
   });
 }
@@ -305,7 +303,11 @@ namespace {
 pealResult_t submit(const char* function, const PointToPoint& call, pealComm* comm, pealStream* stream) {
   return guarded([&]() -> Result<void> {
     return noteInGroup([&]() -> Result<void> {
-      PEAL_TRY(checkHandles(function, comm, stream));
+      PEAL_TRY(checkComm(function, comm));
+      Result<StreamRef> where = streamFor(function, *comm, stream);
+      if (!where) {
+        return where.error();
+      }
       Request request = requestOf(function, call.isSend ? pealStatSend : pealStatRecv, call.send, call.recv,
                                   call.count, call.type, comm, stream);
       (call.isSend ? request.sendElements : request.recvElements) = call.count;
@@ -316,13 +318,13 @@ pealResult_t submit(const char* function, const PointToPoint& call, pealComm* co
         return wrong(request, fmt::format("peer is {}; legal are 0 to {}.", call.peer, size - 1));
       }
       if (Group& group = Group::ofThisThread(); group.active()) {
-        group.add(comm->comm, streamOf(stream), call);
+        group.add(comm->comm, std::move(*where), call);
         return {};
       }
       if (call.peer == comm->comm->rank()) {
         return wrong(request, "a rank sends to itself only inside a group that has the matching call too.");
       }
-      return issueAlone(*comm, stream, std::vector<PointToPoint>{call});
+      return issueAlone(*comm, *where, std::vector<PointToPoint>{call});
     }());
   });
 }

@@ -9,6 +9,7 @@
 #include "lib/bootstrap/bootstrap.h"
 #include "lib/comm/group.h"
 #include "lib/comm/together.h"
+#include "lib/executor/device_executor.h"
 
 using namespace peal;
 using namespace peal::api;
@@ -17,8 +18,24 @@ namespace {
 
 Deadline initDeadline() { return Deadline::afterMs(configuration()->integer(Knob::InitTimeoutMs)); }
 
+// Whether communicators can be on this device. `what` names the argument.
+Result<void> checkDevice(const char* function, const std::string& what, int device) {
+  if (device == PEAL_DEVICE_HOST) {
+    return {};
+  }
+  Error wrong{pealInvalidArgument, fmt::format("{}: {} is {}; ", function, what, device)};
+  if (device < 0) {
+    wrong.message += fmt::format("it is PEAL_DEVICE_HOST ({}) or a GPU's number.", PEAL_DEVICE_HOST);
+    return wrong;
+  }
+  if (Result<void> usable = peal::checkDevice(device); !usable) {
+    return Error{usable.error().code, wrong.message + usable.error().message};
+  }
+  return {};
+}
+
 // Copies `config` over the defaults, field by field. `base`: what undefined fields become.
-Result<CommOptions> resolve(const char* function, const pealConfig_t* config, CommOptions base) {
+Result<CommOptions> overlay(const char* function, const pealConfig_t* config, CommOptions base) {
   if (config == nullptr) {
     return base;
   }
@@ -27,11 +44,8 @@ Result<CommOptions> resolve(const char* function, const pealConfig_t* config, Co
                  fmt::format("{}: config has size {} and magic {:#x}; start from PEAL_CONFIG_INITIALIZER.",
                              function, config->size, config->magic)};
   }
-  if (config->device != PEAL_CONFIG_UNDEF_INT && config->device != PEAL_DEVICE_HOST) {
-    return Error{pealInvalidArgument,
-                 fmt::format("{}: config.device is {}; this version has host memory only "
-                             "(PEAL_DEVICE_HOST, {}).",
-                             function, config->device, PEAL_DEVICE_HOST)};
+  if (config->device != PEAL_CONFIG_UNDEF_INT) {
+    base.device = config->device;
   }
   if (config->deterministic != PEAL_CONFIG_UNDEF_INT) {
     if (config->deterministic != 0 && config->deterministic != 1) {
@@ -53,7 +67,16 @@ Result<CommOptions> resolve(const char* function, const pealConfig_t* config, Co
   return base;
 }
 
-Result<CommOptions> resolve(const char* function, const pealConfig_t* config) {
+Result<CommOptions> resolve(const char* function, const pealConfig_t* config, const CommOptions& base) {
+  Result<CommOptions> options = overlay(function, config, base);
+  if (options) {
+    const bool given = config != nullptr && config->device != PEAL_CONFIG_UNDEF_INT;
+    PEAL_TRY(checkDevice(function, given ? "config.device" : "the device (PEAL_DEVICE)", options->device));
+  }
+  return options;
+}
+
+Result<CommOptions> defaultOptions() {
   const Result<Configuration>& table = configuration();
   if (!table) {
     return table.error();
@@ -61,7 +84,13 @@ Result<CommOptions> resolve(const char* function, const pealConfig_t* config) {
   CommOptions defaults;
   defaults.deterministic = table->integer(Knob::Deterministic) != 0;
   defaults.timeoutMs = table->integer(Knob::TimeoutMs);
-  return resolve(function, config, defaults);
+  defaults.device = static_cast<int>(table->integer(Knob::Device));
+  return defaults;
+}
+
+Result<CommOptions> resolve(const char* function, const pealConfig_t* config) {
+  Result<CommOptions> defaults = defaultOptions();
+  return defaults ? resolve(function, config, *defaults) : defaults;
 }
 
 pealComm* newHandle(std::shared_ptr<Communicator> comm) {
@@ -179,17 +208,15 @@ pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist) {
       return nullArgument("pealCommInitAll", "comms");
     }
     PEAL_TRY(checkRank("pealCommInitAll", 0, ndev));
-    for (int i = 0; devlist != nullptr && i < ndev; ++i) {
-      if (devlist[i] != PEAL_DEVICE_HOST) {
-        return Error{pealInvalidArgument,
-                     fmt::format("pealCommInitAll: devlist[{}] is {}; this version has host memory only "
-                                 "(PEAL_DEVICE_HOST, {}).",
-                                 i, devlist[i], PEAL_DEVICE_HOST)};
-      }
+    Result<CommOptions> defaults = defaultOptions();
+    if (!defaults) {
+      return defaults.error();
     }
-    Result<CommOptions> options = resolve("pealCommInitAll", nullptr);
-    if (!options) {
-      return options.error();
+    std::vector<CommOptions> options(static_cast<size_t>(ndev), *defaults);
+    for (int i = 0; i < ndev; ++i) {
+      const int device = devlist != nullptr ? devlist[i] : PEAL_DEVICE_HOST;
+      PEAL_TRY(checkDevice("pealCommInitAll", fmt::format("devlist[{}]", i), device));
+      options[static_cast<size_t>(i)].device = device;
     }
     Result<pealUniqueId> id = createUniqueId();
     if (!id) {
@@ -198,8 +225,9 @@ pealResult_t pealCommInitAll(pealComm_t* comms, int ndev, const int* devlist) {
     std::vector<pealComm_t> made(static_cast<size_t>(ndev), nullptr);
     std::vector<std::function<Result<void>()>> tasks;
     for (int rank = 0; rank < ndev; ++rank) {
+      const auto index = static_cast<size_t>(rank);
       tasks.emplace_back(
-          [&, rank] { return joinInto(&made[static_cast<size_t>(rank)], *id, rank, ndev, *options); });
+          [&, rank, index] { return joinInto(&made[index], *id, rank, ndev, options[index]); });
     }
     if (Result<void> joined = runTogether(tasks); !joined) {
       for (pealComm_t comm : made) {
@@ -298,6 +326,7 @@ pealResult_t pealCommDestroy(pealComm_t comm) {
       return {};
     }
     PEAL_TRY(checkComm("pealCommDestroy", comm));
+    PEAL_TRY(comm->comm->checkNoGraphs("pealCommDestroy"));
     Result<void> finalized = comm->comm->finalize();
     comm->magic = 0;
     delete comm;
@@ -352,7 +381,7 @@ pealResult_t pealCommCount(const pealComm_t comm, int* count) {
 }
 
 pealResult_t pealCommCuDevice(const pealComm_t comm, int* device) {
-  return query("pealCommCuDevice", comm, device, "device", [](Communicator&) { return PEAL_DEVICE_HOST; });
+  return query("pealCommCuDevice", comm, device, "device", [](Communicator& c) { return c.device(); });
 }
 
 pealResult_t pealCommUserRank(const pealComm_t comm, int* rank) {

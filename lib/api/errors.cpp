@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <mutex>
+#include <unordered_set>
 
 #include "lib/api/api.h"
 #include "lib/base/log.h"
@@ -26,6 +28,20 @@ Result<void> checkHandle(const char* function, const Handle* handle, const char*
   return {};
 }
 
+// The live host streams. Never destroyed: other static objects may end later.
+struct Streams {
+  std::mutex mutex;  // guards live
+  std::unordered_set<const pealStream*> live;
+};
+Streams& streams() {
+  static auto* const all = new Streams;
+  return *all;
+}
+bool isHostStream(const pealStream* stream) {
+  const std::lock_guard lock(streams().mutex);
+  return streams().live.contains(stream);
+}
+
 }  // namespace
 
 pealResult_t report(const Error& error) {
@@ -42,10 +58,54 @@ Result<void> checkComm(const char* function, const pealComm* comm) {
   return checkHandle(function, comm, "communicator");
 }
 Result<void> checkStream(const char* function, const pealStream* stream) {
-  return checkHandle(function, stream, "stream");
+  if (stream == nullptr) {
+    return Error{pealInvalidArgument, fmt::format("{}: the stream is NULL.", function)};
+  }
+  if (!isHostStream(stream)) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("{}: {} is not a stream made by pealStreamCreate; was it destroyed already, or is "
+                    "it a CUDA stream?",
+                    function, static_cast<const void*>(stream))};
+  }
+  return {};
 }
 Result<void> checkEvent(const char* function, const pealEvent* event) {
   return checkHandle(function, event, "event");
+}
+
+void noteStream(const pealStream* stream) {
+  const std::lock_guard lock(streams().mutex);
+  streams().live.insert(stream);
+}
+void forgetStream(const pealStream* stream) {
+  const std::lock_guard lock(streams().mutex);
+  streams().live.erase(stream);
+}
+
+Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream) {
+  const Communicator& communicator = *comm.comm;
+  if (stream == nullptr) {
+    return StreamRef{};
+  }
+  const bool host = isHostStream(stream);
+  if (communicator.onDevice()) {
+    if (host) {
+      return Error{pealInvalidArgument,
+                   fmt::format("{} on {}: the stream was made by pealStreamCreate and runs host work. This "
+                               "communicator is on device {}: pass a cudaStream_t, cast to pealStream_t.",
+                               function, communicator.name(), communicator.device())};
+    }
+    return StreamRef{.host = nullptr, .cuda = stream};
+  }
+  if (!host) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("{} on {}: {} is not a stream made by pealStreamCreate; was it destroyed already? "
+                    "This communicator is on host memory and takes no CUDA stream.",
+                    function, communicator.name(), static_cast<const void*>(stream))};
+  }
+  return StreamRef{.host = stream->stream, .cuda = nullptr};
 }
 
 }  // namespace peal::api

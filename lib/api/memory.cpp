@@ -1,7 +1,8 @@
-// C entry points: memory that peers read in place.
+// C entry points: memory that peers read in place, of the host and of GPUs.
 #include <fmt/format.h>
 
 #include "lib/api/api.h"
+#include "lib/executor/device_executor.h"
 #include "lib/memory/registry.h"
 
 using namespace peal;
@@ -25,8 +26,37 @@ pealResult_t pealMemAlloc(void** ptr, size_t size) {
   });
 }
 
+pealResult_t pealMemAllocDevice(void** ptr, size_t size, int device) {
+  return guarded([&]() -> Result<void> {
+    if (ptr == nullptr) {
+      return nullArgument("pealMemAllocDevice", "ptr");
+    }
+    *ptr = nullptr;
+    if (device < 0) {
+      return Error{pealInvalidArgument,
+                   fmt::format("pealMemAllocDevice: device is {}; it is a GPU's number, from 0. pealMemAlloc "
+                               "gives host memory.",
+                               device)};
+    }
+    if (size == 0) {
+      return {};
+    }
+    Result<void*> memory = allocateDevice(device, size);
+    if (!memory) {
+      return memory.error();
+    }
+    *ptr = *memory;
+    return {};
+  });
+}
+
 pealResult_t pealMemFree(void* ptr) {
-  return guarded([&]() -> Result<void> { return ptr == nullptr ? Result<void>() : freeShared(ptr); });
+  return guarded([&]() -> Result<void> {
+    if (ptr == nullptr) {
+      return {};
+    }
+    return isDeviceAllocation(ptr) ? freeDevice(ptr) : freeShared(ptr);
+  });
 }
 
 pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle) {
@@ -38,7 +68,10 @@ pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, vo
     if (size == 0) {
       return Error{pealInvalidArgument, "pealCommRegister: size is 0; there is nothing to register."};
     }
-    Result<uint64_t> id = registerRange(buff, size);
+    const CommUse use(*comm);
+    Communicator& communicator = *comm->comm;
+    Result<uint64_t> id =
+        communicator.onDevice() ? communicator.registerBuffer(buff, size) : registerRange(buff, size);
     if (!id) {
       return id.error();
     }
@@ -53,6 +86,8 @@ pealResult_t pealCommDeregister(const pealComm_t comm, void* handle) {
     if (handle == nullptr) {
       return nullArgument("pealCommDeregister", "handle");
     }
-    return deregisterRange(reinterpret_cast<uintptr_t>(handle));
+    const CommUse use(*comm);
+    const auto id = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(handle));
+    return comm->comm->onDevice() ? comm->comm->deregisterBuffer(id) : deregisterRange(id);
   });
 }

@@ -23,6 +23,7 @@ pealResult_t pealStreamCreate(pealStream_t* stream) {
                       "(ulimit -u) or on memory (ulimit -v).",
                       failure.what())};
     }
+    noteStream(made.get());
     *stream = made.release();
     return {};
   });
@@ -35,7 +36,7 @@ pealResult_t pealStreamDestroy(pealStream_t stream) {
     }
     PEAL_TRY(checkStream("pealStreamDestroy", stream));
     Result<void> result = stream->stream->synchronize();
-    stream->magic = 0;
+    forgetStream(stream);
     delete stream;
     return result;
   });

@@ -1,5 +1,5 @@
 // System information: says what is known, and of what is not built in exactly that. Tries what shared memory
-// needs; nothing else is probed.
+// needs, and asks the CUDA runtime for devices; nothing else is probed.
 #include "lib/api/system_info.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include "lib/api/api.h"
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
+#include "lib/executor/device_executor.h"
 #include "peal/peal.h"
 #include "transports/shm/shm.h"
 
@@ -88,6 +89,11 @@ std::string partJson(std::string_view name, bool found, std::string_view why) {
 
 constexpr std::string_view kNotBuilt = "not built into this version";
 
+std::string cudaText(const DeviceSupport& devices) {
+  return devices.built ? fmt::format("{}; kernels for {}", devices.reason, devices.architectures)
+                       : devices.reason;
+}
+
 }  // namespace
 
 std::string systemInfoJson() {
@@ -97,6 +103,7 @@ std::string systemInfoJson() {
     knobs += (knobs.empty() ? "" : ",\n    ") + knobJson(info, table);
   }
   const ShmSupport shm = probeShm();
+  const DeviceSupport devices = probeDevices();
   std::string json;
   const auto out = std::back_inserter(json);
   fmt::format_to(out, "{{\n  \"version\": \"{}.{}.{}\",\n  \"versionCode\": {},\n", PEAL_MAJOR, PEAL_MINOR,
@@ -104,11 +111,11 @@ std::string systemInfoJson() {
   fmt::format_to(out, "  \"cpu\": {{\"isa\": {}, \"allowedCpus\": {}}},\n", quoted(isaName(bestIsa())),
                  allowedCpus());
   fmt::format_to(out, "  \"devices\": [\n    {},\n    {}\n  ],\n", partJson("host", true, "host memory"),
-                 partJson("cuda", false, kNotBuilt));
+                 partJson("cuda", devices.count > 0, utf8(cudaText(devices))));
   fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
                  partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
-                 partJson("cuda_ipc", false, kNotBuilt), partJson("verbs", false, kNotBuilt),
-                 partJson("ucx", false, kNotBuilt));
+                 partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))),
+                 partJson("verbs", false, kNotBuilt), partJson("ucx", false, kNotBuilt));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
                  table ? "null" : quoted(utf8(table.error().message)), knobs);
   return json;

@@ -53,7 +53,8 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "word, or a local socket when all ranks are on one machine.",
      false},
     {Knob::Device, "PEAL_DEVICE", KnobType::Integer, "-1", -1, 1023, "",
-     "Device of a communicator whose options do not name one: -1 is host memory, else a GPU's number.", false},
+     "Device of a communicator whose options do not name one: -1 is host memory, else a GPU's number.",
+     false},
     {Knob::Channels, "PEAL_CHANNELS", KnobType::Integer, "0", 0, 32, "",
      "The most blocks of a GPU that one operation uses; 0 lets peal choose.", false},
     {Knob::Threads, "PEAL_THREADS", KnobType::Integer, "512", 32, 1024, "",
@@ -61,8 +62,7 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Protocol, "PEAL_PROTOCOL", KnobType::Choice, "auto", 0, 0, "auto|simple|ll|ll128",
      "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},
     {Knob::DeviceBufferBytes, "PEAL_DEVICE_BUFFER_BYTES", KnobType::Integer, "33554432", 65536,
-     int64_t{1} << 34, "",
-     "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
+     int64_t{1} << 34, "", "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
 }};
 
 size_t indexOf(Knob knob) { return static_cast<size_t>(knob); }

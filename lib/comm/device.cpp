@@ -22,11 +22,9 @@ bool isBreakage(pealResult_t code) {
 Result<void> Communicator::connectDevice(Exchange& exchange, Deadline deadline) {
   std::unique_ptr<Endpoint> control;
   if (size() > 1) {
-    Result<std::unique_ptr<Endpoint>> connected = connectShm(exchange, secret_,
-                                                             {.slotBytes = kControlSlotBytes,
-                                                              .slots = kControlSlots,
-                                                              .directRead = false,
-                                                              .deadline = deadline});
+    Result<std::unique_ptr<Endpoint>> connected = connectShm(
+        exchange, secret_,
+        {.slotBytes = kControlSlotBytes, .slots = kControlSlots, .directRead = false, .deadline = deadline});
     if (!connected) {
       return connected.error();
     }

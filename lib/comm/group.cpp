@@ -1,5 +1,8 @@
 #include "lib/comm/group.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "lib/comm/together.h"
 
 namespace peal {
@@ -14,8 +17,7 @@ Group& Group::ofThisThread() {
   return group;
 }
 
-Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm,
-                         const std::shared_ptr<HostStream>& stream) {
+Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm, const StreamRef& stream) {
   for (Lane& lane : lanes_) {
     if (lane.comm == comm && lane.stream == stream) {
       return lane;
@@ -24,11 +26,11 @@ Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm,
   return lanes_.emplace_back(Lane{comm, stream, {}, {}});
 }
 
-void Group::add(std::shared_ptr<Communicator> comm, std::shared_ptr<HostStream> stream, CollectiveCall call) {
+void Group::add(std::shared_ptr<Communicator> comm, StreamRef stream, CollectiveCall call) {
   lane(comm, stream).collectives.push_back(std::move(call));
 }
 
-void Group::add(std::shared_ptr<Communicator> comm, std::shared_ptr<HostStream> stream, PointToPoint call) {
+void Group::add(std::shared_ptr<Communicator> comm, StreamRef stream, PointToPoint call) {
   lane(comm, stream).pointToPoint.push_back(call);
 }
 
@@ -58,6 +60,82 @@ Result<void> Group::issue(Lane& lane, std::vector<Communicator::Prepared>& prepa
   return {};
 }
 
+Result<void> Group::issueOnHost(std::vector<Lane>& lanes) {
+  std::vector<std::function<Result<void>()>> tasks;
+  std::optional<Error> first;
+  for (Lane& lane : lanes) {
+    auto prepared = std::make_shared<std::vector<Communicator::Prepared>>();
+    if (Result<void> issued = issue(lane, *prepared); !issued && !first) {
+      first = issued.error();
+    }
+    // What has its place must run even after an error, or the places behind it never come up.
+    const auto runAll = [comm = lane.comm, prepared]() -> Result<void> {
+      Result<void> result;
+      for (Communicator::Prepared& one : *prepared) {
+        if (Result<void> ran = comm->run(one); !ran && result) {
+          result = ran;
+        }
+      }
+      return result;
+    };
+    if (lane.stream.host != nullptr) {
+      lane.stream.host->enqueue(runAll);
+    } else if (!prepared->empty()) {
+      tasks.push_back(runAll);
+    }
+  }
+  if (!tasks.empty()) {
+    if (Result<void> ran = runTogether(tasks); !ran && !first) {
+      first = ran.error();
+    }
+  }
+  return first ? Result<void>(*first) : Result<void>();
+}
+
+// Ranks of one communicator follow each other, so that no other communicator's launch comes between them: it
+// would wait for the first of them and be waited for by the next. If several are on one device they fork and
+// join, because the streams that the caller gave them may wait for each other.
+Result<void> Group::issueOnDevices(std::vector<Lane>& lanes) {
+  std::vector<Lane*> order;
+  for (Lane& lane : lanes) {
+    auto behind = std::find_if(order.rbegin(), order.rend(), [&](const Lane* other) {
+      return other->comm->number() == lane.comm->number();
+    });
+    order.insert(behind == order.rend() ? order.end() : behind.base(), &lane);
+  }
+  const auto sharesDevice = [&](const Lane& lane) {
+    return std::any_of(lanes.begin(), lanes.end(), [&](const Lane& other) {
+      return other.comm != lane.comm && other.comm->number() == lane.comm->number() &&
+             other.comm->device() == lane.comm->device();
+    });
+  };
+  std::optional<Error> first;
+  const auto keep = [&](const Result<void>& result) {
+    if (!result && !first) {
+      first = result.error();
+    }
+    return static_cast<bool>(result);
+  };
+  std::vector<Lane*> forked;
+  for (Lane* lane : order) {
+    if (sharesDevice(*lane) && keep(lane->comm->forkOnDevice(lane->stream.cuda))) {
+      forked.push_back(lane);
+    }
+  }
+  for (Lane* lane : order) {
+    if (!lane->pointToPoint.empty()) {
+      keep(lane->comm->issueOnDevice(std::move(lane->pointToPoint), lane->stream.cuda));
+    }
+    for (const CollectiveCall& call : lane->collectives) {
+      keep(lane->comm->issueOnDevice(call, lane->stream.cuda));
+    }
+  }
+  for (Lane* lane : forked) {
+    keep(lane->comm->joinOnDevice(lane->stream.cuda));
+  }
+  return first ? Result<void>(*first) : Result<void>();
+}
+
 Result<void> Group::end() {
   if (depth_ == 0) {
     return Error{pealInvalidUsage, "pealGroupEnd without a pealGroupStart on this thread."};
@@ -78,35 +156,14 @@ Result<void> Group::end() {
   if (!inits.empty()) {
     PEAL_TRY(runTogether(inits));
   }
-  std::vector<std::function<Result<void>()>> tasks;
-  std::optional<Error> first;
-  for (Lane& lane : lanes) {
-    auto prepared = std::make_shared<std::vector<Communicator::Prepared>>();
-    if (Result<void> issued = issue(lane, *prepared); !issued && !first) {
-      first = issued.error();
-    }
-    // What has its place must run even after an error, or the places behind it never come up.
-    const auto runAll = [comm = lane.comm, prepared]() -> Result<void> {
-      Result<void> result;
-      for (Communicator::Prepared& one : *prepared) {
-        if (Result<void> ran = comm->run(one); !ran && result) {
-          result = ran;
-        }
-      }
-      return result;
-    };
-    if (lane.stream != nullptr) {
-      lane.stream->enqueue(runAll);
-    } else if (!prepared->empty()) {
-      tasks.push_back(runAll);
-    }
-  }
-  if (!tasks.empty()) {
-    if (Result<void> ran = runTogether(tasks); !ran && !first) {
-      first = ran.error();
-    }
-  }
-  return first ? Result<void>(*first) : Result<void>();
+  const auto host = std::stable_partition(lanes.begin(), lanes.end(),
+                                          [](const Lane& lane) { return lane.comm->onDevice(); });
+  std::vector<Lane> onHost(std::make_move_iterator(host), std::make_move_iterator(lanes.end()));
+  lanes.erase(host, lanes.end());
+  // Devices first: host work on the NULL stream blocks.
+  Result<void> devices = issueOnDevices(lanes);
+  Result<void> hosts = issueOnHost(onHost);
+  return devices ? hosts : devices;
 }
 
 }  // namespace peal

@@ -10,19 +10,25 @@
 
 namespace peal {
 
+// Where a call runs: on a host stream, or on a GPU on a CUDA stream. Neither: the NULL stream.
+struct StreamRef {
+  std::shared_ptr<HostStream> host;
+  void* cuda = nullptr;
+  bool operator==(const StreamRef&) const = default;
+};
+
 class Group {
  public:
   static Group& ofThisThread();
 
   bool active() const { return depth_ > 0; }
   void start() { ++depth_; }
-  // At the outermost end issues everything and waits for what is on the null stream. An error that add()
+  // At the outermost end issues everything and waits for host work on the null stream. An error that add()
   // callers met inside the group (fail) means that nothing is issued.
   Result<void> end();
 
-  // stream nullptr: the null stream.
-  void add(std::shared_ptr<Communicator> comm, std::shared_ptr<HostStream> stream, CollectiveCall call);
-  void add(std::shared_ptr<Communicator> comm, std::shared_ptr<HostStream> stream, PointToPoint call);
+  void add(std::shared_ptr<Communicator> comm, StreamRef stream, CollectiveCall call);
+  void add(std::shared_ptr<Communicator> comm, StreamRef stream, PointToPoint call);
   // Making communicators: each runs on a thread of its own, since each waits for the others.
   void addInit(std::function<Result<void>()> init);
   void fail(const Error& error);
@@ -31,12 +37,14 @@ class Group {
   // The calls of one communicator on one stream: sends and receives first, all together, then collectives.
   struct Lane {
     std::shared_ptr<Communicator> comm;
-    std::shared_ptr<HostStream> stream;
+    StreamRef stream;
     std::vector<PointToPoint> pointToPoint;
     std::vector<CollectiveCall> collectives;
   };
-  Lane& lane(const std::shared_ptr<Communicator>& comm, const std::shared_ptr<HostStream>& stream);
+  Lane& lane(const std::shared_ptr<Communicator>& comm, const StreamRef& stream);
   static Result<void> issue(Lane& lane, std::vector<Communicator::Prepared>& prepared);
+  static Result<void> issueOnHost(std::vector<Lane>& lanes);
+  static Result<void> issueOnDevices(std::vector<Lane>& lanes);
 
   int depth_ = 0;
   std::vector<Lane> lanes_;

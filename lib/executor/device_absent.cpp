@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kWhy = "this peal was built without CUDA";
 
 Error absent(const std::string& what) {
-  return {pealInvalidUsage,
+  return {pealInvalidArgument,
           fmt::format("{}: {}. Use host memory (PEAL_DEVICE_HOST), or build peal with -DPEAL_CUDA=ON.", what,
                       kWhy)};
 }
@@ -29,9 +29,7 @@ Result<void*> allocateDevice(int device, size_t bytes) {
   return absent(fmt::format("no {} bytes of device {}", bytes, device));
 }
 
-Result<void> freeDevice(void* data) {
-  return absent(fmt::format("{} is not memory of a device", data));
-}
+Result<void> freeDevice(void* data) { return absent(fmt::format("{} is not memory of a device", data)); }
 
 bool isDeviceAllocation(const void*) { return false; }
 

@@ -68,7 +68,7 @@ Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   const size_t channels =
       std::clamp<size_t>((bytes + perChannel - 1) / perChannel, 1, static_cast<size_t>(question.channels));
   choice->channels = static_cast<int>(channels);
-  const size_t most = simple                       ? call.slotBytes
+  const size_t most = simple                      ? call.slotBytes
                       : *protocol == Protocol::LL ? question.llBytes
                                                   : question.ll128Bytes;
   const size_t share = (bytes + channels - 1) / channels;

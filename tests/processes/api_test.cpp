@@ -130,8 +130,8 @@ TEST(Api, ConfigsAreChecked) {
   config.timeoutMs = 0;
   EXPECT_REFUSED(pealCommInitRankConfig(&comm, 1, id, 0, &config), pealInvalidArgument, "timeoutMs is 0");
   config = PEAL_CONFIG_INITIALIZER;
-  config.device = 3;
-  EXPECT_REFUSED(pealCommInitRankConfig(&comm, 1, id, 0, &config), pealInvalidArgument, "device is 3");
+  config.device = 1023;
+  EXPECT_REFUSED(pealCommInitRankConfig(&comm, 1, id, 0, &config), pealInvalidArgument, "device is 1023");
   config = PEAL_CONFIG_INITIALIZER;
   config.deterministic = 2;
   EXPECT_REFUSED(pealCommInitRankConfig(&comm, 1, id, 0, &config), pealInvalidArgument, "deterministic is 2");
@@ -139,8 +139,8 @@ TEST(Api, ConfigsAreChecked) {
   EXPECT_REFUSED(pealCommInitRank(&comm, 0, id, 0), pealInvalidArgument, "rank 0 of 0");
   EXPECT_EQ(pealCommInitRank(&comm, 2, id, 0), pealInvalidArgument) << "an id of zeros";
   EXPECT_EQ(comm, nullptr);
-  const int devices[]{0};
-  EXPECT_REFUSED(pealCommInitAll(&comm, 1, devices), pealInvalidArgument, "devlist[0] is 0");
+  const int devices[]{1023};
+  EXPECT_REFUSED(pealCommInitAll(&comm, 1, devices), pealInvalidArgument, "devlist[0] is 1023");
 }
 
 TEST(Api, ErrorStringsExistForEveryCode) {

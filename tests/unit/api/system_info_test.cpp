@@ -105,8 +105,10 @@ TEST(SystemInfo, NamesDevicesAndTransportsWithReasons) {
   const json info = infoWith({});
   EXPECT_EQ(part(info["devices"], "host")["found"], true);
   EXPECT_EQ(part(info["transports"], "shm")["found"], true);
-  EXPECT_EQ(part(info["devices"], "cuda")["found"], false);
-  for (const char* name : {"cuda_ipc", "verbs", "ucx"}) {
+  // What there is depends on the machine and the build; that a reason is given does not.
+  EXPECT_EQ(part(info["devices"], "cuda")["found"], part(info["transports"], "cuda_ipc")["found"]);
+  EXPECT_GE(part(info["devices"], "cuda")["why"].get<std::string>().size(), 20u);
+  for (const char* name : {"verbs", "ucx"}) {
     EXPECT_EQ(part(info["transports"], name)["found"], false) << name;
     EXPECT_EQ(part(info["transports"], name)["why"], "not built into this version") << name;
   }
