@@ -1,0 +1,19 @@
+// Runs kernels on core, and what a trap does to the process and its devices.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tests/cudasim/core/run.h"
+#include "tests/cudasim/runtime/engine.h"
+
+namespace peal::cudasim {
+
+// Runs them all to their ends on the calling thread; waits before that until they fit beside what else runs
+// on their devices. Not under the runtime's lock.
+void runLaunches(const std::vector<const Launch*>& launches, World world);
+
+// Something that a device cannot survive happened outside a kernel: prints the report and ends the process,
+// or makes the device useless to it (cudasim/runtime.h: setTraps).
+void loseDevice(int device, cudaError_t error, const std::string& report);
+
+}  // namespace peal::cudasim
