@@ -33,8 +33,8 @@ void modelLoad(const std::byte* from, void* value, size_t bytes);
 void modelStore(std::byte* to, const void* value, size_t bytes);
 uint64_t modelStrongLoad(const std::byte* from, size_t bytes, Order order);
 void modelRelaxedStore(std::byte* to, uint64_t value, size_t bytes);
-// Lets this thread's and block's delayed stores to these bytes through.
-void modelSettle(const std::byte* at, size_t bytes);
+// Lets this thread's and block's delayed stores to this granule through.
+void modelSettle(const std::byte* at);
 void modelRelease(Scope scope);
 void modelAcquire(Scope scope);
 
@@ -59,16 +59,17 @@ CUDASIM_INLINE void step() {
   }
 }
 
+CUDASIM_INLINE bool allows(const CachedRange& range, uintptr_t at, size_t bytes, Use use) {
+  const uintptr_t offset = at - range.begin;
+  return at % bytes == 0 && range.version == rangesVersion.load(std::memory_order_relaxed) &&
+         offset < range.bytes && range.bytes - offset >= bytes &&
+         (range.devices >> hot.thread->device & 1) != 0 && (range.refuses & static_cast<uint64_t>(use)) == 0;
+}
+// Where the bytes lie for the host; traps unless the access is allowed.
 template <size_t kBytes>
 CUDASIM_INLINE std::byte* translate(const void* address, Use use) {
   const auto at = reinterpret_cast<uintptr_t>(address);
-  const CachedRange& range = hot.ranges[(at >> 12) % kCachedRanges];
-  const uintptr_t offset = at - range.begin;
-  const bool fine = at % kBytes == 0 && range.version == rangesVersion.load(std::memory_order_relaxed) &&
-                    offset < range.bytes && range.bytes - offset >= kBytes &&
-                    (range.devices >> hot.thread->device & 1) != 0 &&
-                    (range.refuses & static_cast<uint64_t>(use)) == 0;
-  if (!fine) [[unlikely]] {
+  if (!allows(hot.ranges[(at >> kCachedRangeBits) % kCachedRanges], at, kBytes, use)) [[unlikely]] {
     return findMemory(at, kBytes, use);
   }
   return reinterpret_cast<std::byte*>(at & ~kTag);
@@ -164,7 +165,7 @@ CUDASIM_INLINE void strongStore(void* address, T value, Order order, Scope scope
       return;
     }
     modelRelease(scope);
-    modelSettle(to, sizeof(T));
+    modelSettle(to);
   }
   if (releases(order) || hot.thread->fenced) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
@@ -184,7 +185,7 @@ CUDASIM_INLINE T readModifyWrite(void* address, Next next, Order order, Scope sc
     if (releases(order)) {
       modelRelease(scope);
     }
-    modelSettle(at, sizeof(T));
+    modelSettle(at);
   }
   T before = __atomic_load_n(word, __ATOMIC_RELAXED), after;
   do {

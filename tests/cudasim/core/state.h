@@ -20,6 +20,7 @@ struct Block;
 struct Thread {
   uint3 threadIndex{}, blockIndex{};
   uint32_t linear = 0, lane = 0, warp = 0;  // in the block
+  uint32_t blockThreads = 0, gridBlocks = 0;
   uint32_t device = 0;
   const Grid* grid = nullptr;
   Block* block = nullptr;
@@ -34,7 +35,8 @@ struct CachedRange {
   uint64_t devices = 0;
   uint64_t refuses = 0;  // bits of access.h: uses that this memory does not allow
 };
-constexpr size_t kCachedRanges = 128;
+constexpr size_t kCachedRanges = 256;
+constexpr int kCachedRangeBits = 16;  // of an address's offset below those that choose the place
 
 struct Hot {
   Thread* thread = nullptr;

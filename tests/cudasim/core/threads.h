@@ -39,6 +39,8 @@ void* dynamicShared();
 // The block's shared memory; addresses of PTX's .shared space count from here.
 std::byte* sharedBase();
 size_t sharedBytes();  // static and dynamic
+// Whether the address lies on the stack of the thread that runs: local memory.
+bool isOnStack(const void* address);
 
 // ---- time ----
 // Real monotonic time, so that deadlines mean the same in all processes, plus what was skipped: a run that is

@@ -20,9 +20,9 @@ namespace peal::cuda {
 
 // ---- who ----
 PEAL_DEVICE uint32_t threadIndex() { return cudasim::thisThread().linear; }
-uint32_t blockThreads();
+PEAL_DEVICE uint32_t blockThreads() { return cudasim::thisThread().blockThreads; }
 PEAL_DEVICE uint32_t blockIndex() { return cudasim::thisThread().blockIndex.x; }
-uint32_t gridBlocks();
+PEAL_DEVICE uint32_t gridBlocks() { return cudasim::thisThread().gridBlocks; }
 PEAL_DEVICE uint32_t laneIndex() { return cudasim::thisThread().lane; }
 
 // ---- weak accesses ----
