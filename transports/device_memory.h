@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ class DeviceMemory {
     int culpritRank;
   };
   virtual std::optional<Loss> loss() = 0;
+  // Calls `action` once, from another thread, when there is a loss; at once if there is one. nullptr: not any
+  // more, and it is not running when this returns. It must be short and call nothing of this object.
+  virtual void onLoss(std::function<void()> action) = 0;
   // Tells the peers that this rank leaves: in good order (-1) or because of a fault, and of whose.
   virtual void farewell(int culpritRank, const std::string& reason) = 0;
 };

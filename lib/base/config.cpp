@@ -57,7 +57,7 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      false},
     {Knob::Channels, "PEAL_CHANNELS", KnobType::Integer, "0", 0, 32, "",
      "The most blocks of a GPU that one operation uses; 0 lets peal choose.", false},
-    {Knob::Threads, "PEAL_THREADS", KnobType::Integer, "512", 32, 1024, "",
+    {Knob::Threads, "PEAL_THREADS", KnobType::Integer, "512", 64, 512, "",
      "Threads of a block on the GPU, a multiple of 32.", false},
     {Knob::Protocol, "PEAL_PROTOCOL", KnobType::Choice, "auto", 0, 0, "auto|simple|ll|ll128",
      "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},

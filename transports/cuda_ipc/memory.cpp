@@ -137,6 +137,12 @@ std::optional<DeviceMemory::Loss> CudaIpcMemory::loss() {
   return connected_.watch ? connected_.watch->loss() : std::nullopt;
 }
 
+void CudaIpcMemory::onLoss(std::function<void()> action) {
+  if (connected_.watch) {
+    connected_.watch->onLoss(std::move(action));
+  }
+}
+
 void CudaIpcMemory::farewell(int culpritRank, const std::string& reason) {
   if (connected_.watch) {
     connected_.watch->farewell(culpritRank, reason);

@@ -55,6 +55,7 @@ class CudaIpcMemory final : public DeviceMemory {
     return connected_.regions->addressAt(peerRank, static_cast<const std::byte*>(data), bytes);
   }
   std::optional<Loss> loss() override;
+  void onLoss(std::function<void()> action) override;
   void farewell(int culpritRank, const std::string& reason) override;
 
  private:

@@ -133,6 +133,14 @@ std::optional<DeviceMemory::Loss> Watch::loss() const {
   return loss_;
 }
 
+void Watch::onLoss(std::function<void()> action) {
+  const std::lock_guard lock(mutex_);
+  onLoss_ = std::move(action);
+  if (onLoss_ && loss_) {
+    onLoss_();
+  }
+}
+
 // In good order nothing is said before the end of the endpoint: peers may still owe notes, and need answers.
 void Watch::farewell(int culpritRank, const std::string& reason) {
   if (culpritRank >= 0) {
@@ -160,6 +168,9 @@ void Watch::lose(Error error, int culpritRank) {
     loss_ = DeviceMemory::Loss{std::move(error), culpritRank};
     patience_ = Deadline::afterMs(kPatienceMs);
     lost_.store(true, std::memory_order_release);  // pairs with loss()'s load
+    if (onLoss_) {
+      onLoss_();
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,6 +50,7 @@ class Watch {
   Result<void> retire(uint64_t id, Deadline deadline);
 
   std::optional<DeviceMemory::Loss> loss() const;
+  void onLoss(std::function<void()> action);
   void farewell(int culpritRank, const std::string& reason);
 
   // This rank has nothing of its peers mapped any more but what the mapper has. Tells the importers, and
@@ -98,6 +100,7 @@ class Watch {
   std::condition_variable changed_;                 // somebody closed something, or is gone
   std::vector<std::optional<Importer>> importers_;  // by rank
   std::optional<DeviceMemory::Loss> loss_;
+  std::function<void()> onLoss_;      // called with the mutex held
   std::optional<Deadline> patience_;  // after a loss: for importers whose end this process cannot see
   std::shared_ptr<Window> window_;
   bool leaving_ = false;

@@ -3,9 +3,35 @@
 #   PEAL_CUDA_KERNEL_SOURCES      kernels; all they know of CUDA is device.h
 #   PEAL_CUDA_HOST_SOURCES        host code that calls the CUDA runtime, or finds kernels for it
 #   PEAL_CUDA_LOOP_..._SOURCES    the same of the loops alone: for tests and tools/gpu-check, not in the library
-set(PEAL_CUDA_KERNEL_SOURCES lib/executor/cuda/adamw.cu)
+set(PEAL_CUDA_KERNEL_SOURCES
+    lib/executor/cuda/adamw.cu
+    lib/executor/cuda/collective_bfloat16.cu
+    lib/executor/cuda/collective_copy.cu
+    lib/executor/cuda/collective_float16.cu
+    lib/executor/cuda/collective_float32.cu
+    lib/executor/cuda/collective_float64.cu
+    lib/executor/cuda/collective_float8e4m3.cu
+    lib/executor/cuda/collective_float8e5m2.cu
+    lib/executor/cuda/collective_int32.cu
+    lib/executor/cuda/collective_int64.cu
+    lib/executor/cuda/collective_int8.cu
+    lib/executor/cuda/collective_uint32.cu
+    lib/executor/cuda/collective_uint64.cu
+    lib/executor/cuda/collective_uint8.cu
+    lib/executor/cuda/point_to_point.cu)
 set(PEAL_CUDA_HOST_SOURCES
-    lib/executor/device_absent.cpp
+    lib/executor/cuda/adamw_launch.cpp
+    lib/executor/cuda/agreement.cpp
+    lib/executor/cuda/arguments.cpp
+    lib/executor/cuda/devices.cpp
+    lib/executor/cuda/executor.cpp
+    lib/executor/cuda/faults.cpp
+    lib/executor/cuda/kernels.cpp
+    lib/executor/cuda/launch.cpp
+    lib/executor/cuda/order.cpp
+    lib/executor/cuda/residency.cpp
+    lib/executor/cuda/retired.cpp
+    lib/executor/cuda/setup.cpp
     lib/memory/cuda.cpp
     transports/cuda_ipc/connect.cpp
     transports/cuda_ipc/device_windows.cpp

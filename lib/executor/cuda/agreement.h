@@ -1,0 +1,30 @@
+// What the ranks of a communicator on GPUs agree on before anything is made: how many channels, and how large
+// slots are. Called by setup.cpp.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/executor/cuda/view.h"
+#include "lib/executor/device_executor.h"
+#include "transports/transport.h"
+
+namespace peal::cuda {
+
+struct Agreement {
+  BoxShape shape;
+  int threads = 0;  // of a block; this rank's
+};
+
+// Collective: every rank comes with what it found, an error included, so that all fail or none.
+Result<Agreement> agree(Exchange& exchange, const DeviceOptions& options);
+
+// The shape of the boxes for so many channels at most; fewer where the memory does not do. slotBytes 0: as
+// large as fits.
+BoxShape shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t bufferBytes);
+
+// Collective: passes this rank's result on, and returns the first error of any rank.
+Result<void> agreeOn(Exchange& exchange, const Result<void>& mine);
+
+}  // namespace peal::cuda

@@ -1,0 +1,109 @@
+#include "lib/executor/cuda/arguments.h"
+
+#include <fmt/format.h>
+
+#include "lib/memory/cuda.h"
+
+namespace peal::cuda {
+namespace {
+
+// The handles that are no streams of their own.
+bool isDefaultStream(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+
+const char* remedyFor(cudaMemoryType type) {
+  switch (type) {
+    case cudaMemoryTypeHost:
+      return "Kernels would reach it over PCIe at every access: copy it to memory of the device.";
+    case cudaMemoryTypeManaged:
+      return "The driver may move it while peers read it: use memory of cudaMalloc or pealMemAllocDevice.";
+    case cudaMemoryTypeDevice:
+      return "Use memory of the communicator's own device.";
+    default:
+      return "Use memory of the device, or a communicator on host memory (PEAL_DEVICE_HOST).";
+  }
+}
+
+}  // namespace
+
+Result<StreamState> stateOf(const std::string& name, int device, cudaStream_t stream) {
+  if (!isDefaultStream(stream)) {
+    int owner = -1;
+    if (const cudaError_t code = cudaStreamGetDevice(stream, &owner); code != cudaSuccess) {
+      const Error error = errorOf(code, fmt::format("{}: asking for the stream's device", name));
+      return Error{code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidValue
+                       ? pealInvalidArgument
+                       : error.code,
+                   error.message + ". Is it a cudaStream_t that was not destroyed?"};
+    }
+    if (owner != device) {
+      return Error{
+          pealInvalidArgument,
+          fmt::format("{}: the stream belongs to device {}, the communicator is on device {}. Make the "
+                      "stream while device {} is current (cudaSetDevice).",
+                      name, owner, device, device)};
+    }
+  }
+  StreamState state{.stream = stream};
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (const cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, &state.capture, &state.graph);
+      code != cudaSuccess) {
+    const Error error = errorOf(code, fmt::format("{}: asking whether the stream is being captured", name));
+    if (code != cudaErrorStreamCaptureImplicit) {
+      return error;
+    }
+    return Error{pealInvalidUsage,
+                 error.message +
+                     " The default stream cannot be used while another stream is captured in global "
+                     "mode: give the call the captured stream, or another one that was made with "
+                     "cudaStreamNonBlocking."};
+  }
+  if (status == cudaStreamCaptureStatusInvalidated) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{}: the capture of the stream was broken by an earlier call, so nothing can be "
+                    "added to its graph. End it with cudaStreamEndCapture and look at its error; begin "
+                    "the capture with cudaStreamCaptureModeThreadLocal or Relaxed if other threads use "
+                    "CUDA meanwhile.",
+                    name)};
+  }
+  if (status == cudaStreamCaptureStatusNone) {
+    state.capture = 0;
+    state.graph = nullptr;
+  }
+  return state;
+}
+
+Result<void> checkBuffer(const std::string& name, int device, const char* what, const void* data,
+                         size_t bytes) {
+  if (bytes == 0) {
+    return {};
+  }
+  Result<PointerKind> kind = kindOf(data);
+  if (!kind) {
+    return kind.error();
+  }
+  if (kind->type != cudaMemoryTypeDevice || kind->device != device) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: {} ({}) is {}; the communicator is on device {}. {} (Memory that was freed "
+                             "looks like host memory.)",
+                             name, what, data, kind->text(), device, remedyFor(kind->type))};
+  }
+  Result<Allocation> allocation = allocationOf(data);
+  if (!allocation) {
+    return allocation.error();
+  }
+  const auto offset = static_cast<size_t>(static_cast<const std::byte*>(data) - allocation->base);
+  if (offset > allocation->bytes || bytes > allocation->bytes - offset) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format(
+            "{}: {} ({}) needs {} bytes, and its allocation ends {} bytes after that address. Counts are "
+            "in elements, not bytes.",
+            name, what, data, bytes, offset > allocation->bytes ? 0 : allocation->bytes - offset)};
+  }
+  return {};
+}
+
+}  // namespace peal::cuda

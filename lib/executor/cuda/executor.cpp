@@ -1,0 +1,290 @@
+#include "lib/executor/cuda/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lib/base/log.h"
+#include "lib/executor/cuda/arguments.h"
+#include "lib/executor/cuda/faults.h"
+#include "lib/executor/cuda/kernels.h"
+#include "lib/executor/cuda/launch.h"
+#include "lib/executor/cuda/retired.h"
+
+namespace peal::cuda {
+namespace {
+
+// Between two looks at an event.
+constexpr auto kLook = std::chrono::microseconds(100);
+// How long kernels that were told to leave may take before their memory is given up.
+constexpr int64_t kLeaveMs = 10000;
+
+CommView viewOf(const DeviceOptions& options, const BoxShape& shape, const Resources& resources) {
+  const WindowShape window{shape, options.size};
+  CommView view{};
+  view.rank = options.rank;
+  view.ranks = options.size;
+  view.shape = shape;
+  view.channels = reinterpret_cast<ChannelState*>(resources.channels.data());
+  view.stopped = reinterpret_cast<uint64_t*>(resources.memory->window());
+  view.board = reinterpret_cast<HostBoard*>(resources.board.deviceData());
+  view.timeoutNs = static_cast<uint64_t>(options.timeoutMs) * 1'000'000;
+  for (int peer = 0; peer < options.size; ++peer) {
+    if (peer != options.rank) {
+      view.inbox[peer] = resources.memory->window() + window.inbox(peer);
+      view.outbox[peer] = resources.memory->peerWindow(peer) + window.inbox(options.rank);
+      view.peerStopped[peer] = reinterpret_cast<uint64_t*>(resources.memory->peerWindow(peer));
+    }
+  }
+  return view;
+}
+
+}  // namespace
+
+// ---- what kernels use ----
+
+void Resources::raiseStop() const {
+  // Pairs with the relaxed load in wait.cuh: nothing else is handed over with it.
+  std::atomic_ref<uint64_t>(host().stop).store(1, std::memory_order_release);
+}
+
+Result<void> Resources::awaitSide(Deadline deadline, const char* what) const {
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(side.get());
+    if (code != cudaErrorNotReady) {
+      return cudaResult(code, "{}", what);
+    }
+    static_cast<void>(cudaGetLastError());  // "not ready" is no error of the application
+    if (deadline.passed()) {
+      return Error{pealTimeout, fmt::format("{}: device {} had not done it by the deadline.", what, device)};
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+Result<void> Resources::refuseLaunches(int rank, Deadline deadline) const {
+  const CurrentDevice current(device);
+  PEAL_TRY(current.status());
+  // The word that kernels read when they start; peers write the same.
+  auto* const word = reinterpret_cast<uint64_t*>(board.data() + sizeof(HostBoard));
+  *word = static_cast<uint64_t>(rank) + 1;
+  PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, side.get()),
+                      "stopping the communicator's kernels"));
+  return awaitSide(deadline, "stopping the communicator's kernels");
+}
+
+// ---- life ----
+
+CudaExecutor::CudaExecutor(const DeviceOptions& options, const Agreement& agreement,
+                           std::unique_ptr<Resources> resources)
+    : options_(options),
+      threads_(agreement.threads),
+      resources_(std::move(resources)),
+      view_(viewOf(options_, agreement.shape, *resources_)),
+      facts_{.channels = agreement.shape.channels,
+             .slotBytes = agreement.shape.payloadBytes(Protocol::Simple),
+             .llBytes = agreement.shape.payloadBytes(Protocol::LL),
+             .ll128Bytes = agreement.shape.payloadBytes(Protocol::LL128),
+             .linesWhole = resources_->memory->keepsLinesWhole()} {
+  // Kernels that wait for a lost peer are told by the thread that noticed, whatever this one does.
+  resources_->memory->onLoss([resources = resources_.get()] { resources->raiseStop(); });
+}
+
+CudaExecutor::~CudaExecutor() {
+  const RelaxedCapture relaxed;
+  Resources& resources = *resources_;
+  resources.memory->onLoss(nullptr);
+  if (!stopped_.load(std::memory_order_acquire)) {
+    resources.memory->farewell(-1, "");
+  }
+  const Deadline deadline = Deadline::afterMs(kLeaveMs);
+  if (const Result<void> left = drain(deadline); !left) {
+    log(LogLevel::Warn, left.error().message);
+    resources.raiseStop();
+    abandon(std::move(resources_));
+    return;
+  }
+  if (resources.order->liveGraphs() > 0) {
+    resources.raiseStop();
+    if (const Result<void> refused = resources.refuseLaunches(options_.rank, deadline); !refused) {
+      log(LogLevel::Warn, fmt::format("{}: {}", options_.name, refused.error().message));
+    }
+    retire(std::move(resources_));
+  }
+  freeRetired();
+}
+
+// ---- issuing ----
+
+Result<void> CudaExecutor::fork(void* stream) {
+  const CurrentDevice current(options_.device);
+  PEAL_TRY(current.status());
+  auto* const user = static_cast<cudaStream_t>(stream);
+  Result<StreamState> state = stateOf(options_.name, options_.device, user);
+  if (!state) {
+    return state.error();
+  }
+  PEAL_TRY(cudaResult(cudaEventRecord(resources_->forked.get(), user), "{}: cudaEventRecord", options_.name));
+  PEAL_TRY(cudaResult(cudaStreamWaitEvent(resources_->side.get(), resources_->forked.get(), 0),
+                      "{}: cudaStreamWaitEvent", options_.name));
+  forked_.push_back(stream);
+  return {};
+}
+
+Result<void> CudaExecutor::join(void* stream) {
+  std::erase(forked_, stream);
+  const CurrentDevice current(options_.device);
+  PEAL_TRY(current.status());
+  PEAL_TRY(cudaResult(cudaEventRecord(resources_->joined.get(), resources_->side.get()),
+                      "{}: cudaEventRecord", options_.name));
+  return cudaResult(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), resources_->joined.get(), 0),
+                    "{}: cudaStreamWaitEvent", options_.name);
+}
+
+Result<StreamState> CudaExecutor::streamFor(void* stream) const {
+  auto* const user = static_cast<cudaStream_t>(stream);
+  const bool forked = std::find(forked_.begin(), forked_.end(), stream) != forked_.end();
+  return stateOf(options_.name, options_.device, forked ? resources_->side.get() : user);
+}
+
+Result<void> CudaExecutor::check(const Collective& call, const void* deferredScalar) const {
+  const Extents extents = extentsOf(call, options_.rank, options_.size);
+  const std::string where = fmt::format("{} on {}", collectiveName(call.kind), options_.name);
+  PEAL_TRY(checkBuffer(where, options_.device, "sendbuff", call.send, extents.send));
+  if (call.recv != call.send || extents.recv > extents.send) {
+    PEAL_TRY(checkBuffer(where, options_.device, "recvbuff", call.recv, extents.recv));
+  }
+  if (deferredScalar != nullptr) {
+    PEAL_TRY(checkBuffer(where, options_.device, "the pre-multiplied sum's scalar", deferredScalar,
+                         elementBytes(call.type)));
+  }
+  return {};
+}
+
+Result<void> CudaExecutor::check(const std::vector<PointToPoint>& calls) const {
+  if (calls.size() > kMostTransfers) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{}: the group has {} sends and receives on one stream; at most {} fit one launch. "
+                    "Make several groups.",
+                    options_.name, calls.size(), kMostTransfers)};
+  }
+  for (const PointToPoint& call : calls) {
+    const std::string where = fmt::format("{} {} rank {} on {}", call.isSend ? "send" : "recv",
+                                          call.isSend ? "to" : "from", call.peer, options_.name);
+    const void* data = call.isSend ? static_cast<const void*>(call.send) : call.recv;
+    PEAL_TRY(checkBuffer(where, options_.device, call.isSend ? "sendbuff" : "recvbuff", data,
+                         call.count * elementBytes(call.type)));
+  }
+  return {};
+}
+
+template <class Kernel, class Args>
+Result<void> CudaExecutor::launch(const StreamState& state, Kernel kernel, int channels, Args& args) {
+  PEAL_TRY(resources_->order->before(state));
+  void* pointers[] = {&args};
+  PEAL_TRY(cudaResult(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(channels)),
+                                       dim3(static_cast<unsigned>(threads_)), pointers, 0, state.stream),
+                      "{}: launching {} blocks of {} threads", options_.name, channels, threads_));
+  return resources_->order->after(state);
+}
+
+Result<void> CudaExecutor::issue(const Collective& call, const void* deferredScalar, void* stream) {
+  const CurrentDevice current(options_.device);
+  PEAL_TRY(current.status());
+  Result<StreamState> state = streamFor(stream);
+  if (!state) {
+    return state.error();
+  }
+  PEAL_TRY(check(call, deferredScalar));
+  CollectiveArgs args = argumentsOf(view_, call, deferredScalar, *resources_->memory);
+  PEAL_TRY(launch(*state, collectiveKernelFor(call.type, call.kind, call.choice.protocol),
+                  call.choice.channels, args));
+  if (state->capture == 0) {
+    const std::lock_guard lock(statsMutex_);
+    count(stats_, view_, call);
+  }
+  return {};
+}
+
+Result<void> CudaExecutor::issue(const std::vector<PointToPoint>& calls, void* stream) {
+  const CurrentDevice current(options_.device);
+  PEAL_TRY(current.status());
+  Result<StreamState> state = streamFor(stream);
+  if (!state) {
+    return state.error();
+  }
+  PEAL_TRY(check(calls));
+  PointToPointArgs args = argumentsOf(view_, calls, *resources_->memory);
+  PEAL_TRY(launch(*state, pointToPointKernel(), facts_.channels, args));
+  if (state->capture == 0) {
+    const std::lock_guard lock(statsMutex_);
+    for (const PointToPoint& call : calls) {
+      count(stats_, view_, call);
+    }
+  }
+  return {};
+}
+
+// ---- faults and the end ----
+
+std::optional<Fault> CudaExecutor::fault() {
+  const std::optional<FaultRecord> record = readFault(resources_->host().fault);
+  const bool stoppedByPeer = record && record->kind == static_cast<uint64_t>(FaultKind::Stopped);
+  if (!record || stoppedByPeer) {
+    // The transport knows more than the word that stopped the kernels.
+    if (std::optional<DeviceMemory::Loss> loss = resources_->memory->loss()) {
+      return Fault{{loss->error.code, fmt::format("{}: {}", options_.name, loss->error.message)},
+                   loss->culpritRank};
+    }
+  }
+  return record ? faultOf(*record, {.name = options_.name,
+                                    .rank = options_.rank,
+                                    .device = options_.device,
+                                    .timeoutMs = options_.timeoutMs})
+                : std::nullopt;
+}
+
+void CudaExecutor::stop(int culpritRank, const std::string& reason) {
+  resources_->raiseStop();
+  if (!stopped_.exchange(true, std::memory_order_acq_rel)) {
+    resources_->memory->farewell(culpritRank, reason);
+  }
+}
+
+Result<void> CudaExecutor::drain(Deadline deadline) {
+  const RelaxedCapture relaxed;
+  for (;;) {
+    Result<bool> idle = resources_->order->idle();
+    if (!idle) {
+      return idle.error();
+    }
+    if (*idle) {
+      return {};
+    }
+    if (deadline.passed()) {
+      return Error{
+          pealTimeout,
+          fmt::format("{}: operations on device {} had not ended by the deadline. Does their stream wait "
+                      "for something that comes later?",
+                      options_.name, options_.device)};
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+Result<uint64_t> CudaExecutor::registerBuffer(const void* data, size_t bytes) {
+  return resources_->memory->registerBuffer(data, bytes);
+}
+
+Result<void> CudaExecutor::deregisterBuffer(uint64_t id, Deadline deadline) {
+  return resources_->memory->deregisterBuffer(id, deadline);
+}
+
+pealCommStats_t CudaExecutor::stats() {
+  const std::lock_guard lock(statsMutex_);
+  return stats_;
+}
+
+}  // namespace peal::cuda

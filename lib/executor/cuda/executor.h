@@ -1,0 +1,84 @@
+// The executor of one rank on a GPU: puts kernels on streams, keeps what they need, and reads what they
+// report.
+//
+// Owns the rank's counters (ChannelState), its board, its view of the boxes, and the DeviceMemory that they
+// lie in. Made by makeDeviceExecutor, collectively; used by lib/comm/ as lib/executor/device_executor.h says.
+// Makes no thread and waits for no kernel but in drain() and at its end.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lib/executor/cuda/agreement.h"
+#include "lib/executor/cuda/order.h"
+#include "lib/executor/cuda/view.h"
+#include "lib/executor/device_executor.h"
+#include "lib/memory/cuda.h"
+#include "transports/device_memory.h"
+
+namespace peal::cuda {
+
+// What kernels use, in the order in which it is made. Lives as long as any kernel may run, which with CUDA
+// graphs may be longer than the communicator (retired.h).
+struct Resources {
+  int device = 0;
+  std::unique_ptr<DeviceMemory> memory;
+  DeviceBuffer channels;  // ChannelState of each
+  PinnedBuffer board;     // HostBoard
+  StreamHolder side;      // for launches between fork() and join(), and for setting up
+  Event forked, joined;
+  std::unique_ptr<LaunchOrder> order;  // destroyed first
+
+  HostBoard& host() const { return *reinterpret_cast<HostBoard*>(board.data()); }
+  // Makes kernels leave at their first wait. From any thread.
+  void raiseStop() const;
+  // Makes kernels leave at their start. Waits for the device until the deadline.
+  Result<void> refuseLaunches(int rank, Deadline deadline) const;
+  // Waits until the side stream has done what it was given.
+  Result<void> awaitSide(Deadline deadline, const char* what) const;
+};
+
+class CudaExecutor final : public DeviceExecutor {
+ public:
+  CudaExecutor(const DeviceOptions& options, const Agreement& agreement,
+               std::unique_ptr<Resources> resources);
+  ~CudaExecutor() override;
+  CudaExecutor(const CudaExecutor&) = delete;
+  CudaExecutor& operator=(const CudaExecutor&) = delete;
+
+  int device() const override { return options_.device; }
+  const DeviceFacts& facts() const override { return facts_; }
+  Result<void> fork(void* stream) override;
+  Result<void> join(void* stream) override;
+  Result<void> issue(const Collective& call, const void* deferredScalar, void* stream) override;
+  Result<void> issue(const std::vector<PointToPoint>& calls, void* stream) override;
+  std::optional<Fault> fault() override;
+  void stop(int culpritRank, const std::string& reason) override;
+  Result<void> drain(Deadline deadline) override;
+  int liveGraphs() const override { return resources_->order->liveGraphs(); }
+  Result<uint64_t> registerBuffer(const void* data, size_t bytes) override;
+  Result<void> deregisterBuffer(uint64_t id, Deadline deadline) override;
+  pealCommStats_t stats() override;
+
+ private:
+  // Where a call really goes: the user's stream, or the side stream between fork() and join().
+  Result<StreamState> streamFor(void* stream) const;
+  Result<void> check(const Collective& call, const void* deferredScalar) const;
+  Result<void> check(const std::vector<PointToPoint>& calls) const;
+  template <class Kernel, class Args>
+  Result<void> launch(const StreamState& state, Kernel kernel, int channels, Args& args);
+
+  const DeviceOptions options_;
+  const int threads_;
+  std::unique_ptr<Resources> resources_;
+  CommView view_{};
+  DeviceFacts facts_;
+  std::vector<void*> forked_;  // streams between fork() and join()
+  std::atomic<bool> stopped_{false};
+  std::mutex statsMutex_;  // guards stats_
+  pealCommStats_t stats_{};
+};
+
+}  // namespace peal::cuda
