@@ -38,7 +38,7 @@ PEAL_HD int staggeredPeer(const P& port, int k) {
 
 // round.blocks.parts == 1. Everybody reduces everything: least latency, for small messages.
 template <Port P>
-PEAL_HD void oneShotAllReduce(P& port, Round round) {
+PEAL_HD_CALL void oneShotAllReduce(P& port, Round round) {
   const Chunk c = round.chunk(0);
   if (port.size() == 1) {
     port.copyFinish(c);
@@ -50,7 +50,7 @@ PEAL_HD void oneShotAllReduce(P& port, Round round) {
 
 // round.blocks.parts == N; rank r ends with the reduced chunk r, the only one written to `out`.
 template <Port P>
-PEAL_HD void directReduceScatter(P& port, Round round) {
+PEAL_HD_CALL void directReduceScatter(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n == 1) {
     port.copyFinish(round.chunk(0));
@@ -65,7 +65,7 @@ PEAL_HD void directReduceScatter(P& port, Round round) {
 
 // round.blocks.parts == N. A reduce-scatter, then every rank hands its finished chunk to all.
 template <Port P>
-PEAL_HD void twoShotAllReduce(P& port, Round round) {
+PEAL_HD_CALL void twoShotAllReduce(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   directReduceScatter(port, round);
   if (n == 1) {
@@ -82,7 +82,7 @@ PEAL_HD void twoShotAllReduce(P& port, Round round) {
 // comes last: while it runs the others read this rank's reference, and in place, where it waits for them,
 // they no longer wait for this rank.
 template <Port P>
-PEAL_HD void directAllGather(P& port, Round round) {
+PEAL_HD_CALL void directAllGather(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n > 1) {
     port.sendAll(round.chunk(own));
@@ -96,7 +96,7 @@ PEAL_HD void directAllGather(P& port, Round round) {
 
 // round.blocks.parts == 1.
 template <Port P>
-PEAL_HD void directBroadcast(P& port, Round round, int root) {
+PEAL_HD_CALL void directBroadcast(P& port, Round round, int root) {
   const Chunk c = round.chunk(0);
   if (port.rank() != root) {
     port.recv(root, c);
@@ -110,7 +110,7 @@ PEAL_HD void directBroadcast(P& port, Round round, int root) {
 
 // round.blocks.parts == 1; only the root's `out` is written.
 template <Port P>
-PEAL_HD void directReduce(P& port, Round round, int root) {
+PEAL_HD_CALL void directReduce(P& port, Round round, int root) {
   const Chunk c = round.chunk(0);
   if (port.size() == 1) {
     port.copyFinish(c);

@@ -39,7 +39,7 @@ PEAL_HD int ringPrevious(const P& port) {
 // round.blocks.parts == N; rank r ends with the reduced chunk r, the only one written to `out`. Chunk c
 // starts at rank c + 1 and travels once around, so that it ends where it belongs.
 template <Port P>
-PEAL_HD void ringReduceScatter(P& port, Round round) {
+PEAL_HD_CALL void ringReduceScatter(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n == 1) {
     port.copyFinish(round.chunk(0));
@@ -55,7 +55,7 @@ PEAL_HD void ringReduceScatter(P& port, Round round) {
 
 // round.blocks.parts == N; rank r starts with chunk r of `in` and ends with all chunks in `out`.
 template <Port P>
-PEAL_HD void ringAllGather(P& port, Round round) {
+PEAL_HD_CALL void ringAllGather(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n == 1) {
     port.copy(round.chunk(0));
@@ -72,7 +72,7 @@ PEAL_HD void ringAllGather(P& port, Round round) {
 // round.blocks.parts == N. The two above joined at the pivot, where the finished chunk is kept and at once
 // sent on; that is where an epilogue (the average, an optimizer) belongs.
 template <Port P>
-PEAL_HD void ringAllReduce(P& port, Round round) {
+PEAL_HD_CALL void ringAllReduce(P& port, Round round) {
   const int n = port.size(), own = port.rank();
   if (n == 1) {
     port.copyFinish(round.chunk(0));
@@ -93,7 +93,7 @@ PEAL_HD void ringAllReduce(P& port, Round round) {
 // round.blocks.parts == 1. A chain from the root round to the rank before it; rounds follow each other
 // through it without waiting for its end.
 template <Port P>
-PEAL_HD void ringBroadcast(P& port, Round round, int root) {
+PEAL_HD_CALL void ringBroadcast(P& port, Round round, int root) {
   const Chunk c = round.chunk(0);
   const int next = ringNext(port), previous = ringPrevious(port);
   if (port.size() == 1) {
@@ -110,7 +110,7 @@ PEAL_HD void ringBroadcast(P& port, Round round, int root) {
 // round.blocks.parts == 1. A chain from the rank after the root round to the root; only the root's `out`
 // is written.
 template <Port P>
-PEAL_HD void ringReduce(P& port, Round round, int root) {
+PEAL_HD_CALL void ringReduce(P& port, Round round, int root) {
   const Chunk c = round.chunk(0);
   const int next = ringNext(port), previous = ringPrevious(port);
   if (port.size() == 1) {

@@ -74,17 +74,6 @@ struct UnitSum<CopiedElement> {
   struct Type {};
 };
 
-// max and min pack with the element that cannot round.
-template <class Element, int kLanes>
-PEAL_DEVICE auto packFor(int op, const Lanes<Element, kLanes>& sum) {
-  if constexpr (!std::is_same_v<Choosing<Element>, Element>) {
-    if (op == pealMax || op == pealMin) {
-      return pack(bitsAs<Lanes<Choosing<Element>, kLanes>>(sum));
-    }
-  }
-  return pack(sum);
-}
-
 template <class Element, Protocol kProtocol>
 class DevicePort {
  public:
@@ -92,9 +81,9 @@ class DevicePort {
 
   // First call: counters come from device memory, and the starts of `blocks` go to shared memory, so that no
   // chunk costs a division.
-  PEAL_DEVICE void begin(const Blocks& blocks);
+  PEAL_DEVICE_CALL void begin(const Blocks& blocks);
   // Waits until no peer reads this rank's buffers any more, and puts the counters back.
-  PEAL_DEVICE void end();
+  PEAL_DEVICE_CALL void end();
 
   PEAL_DEVICE int rank() const { return args_.comm.rank; }
   PEAL_DEVICE int size() const { return args_.comm.ranks; }
@@ -166,15 +155,15 @@ class DevicePort {
   }
   PEAL_DEVICE Plan planOf(const Step& s, Chunk c) const;
   PEAL_DEVICE const uint64_t* readableAt(const Step& s, size_t sizeBytes) const;
-  PEAL_DEVICE bool prepare(const Step& s, const Plan& plan);
+  PEAL_DEVICE_CALL bool prepare(const Step& s, const Plan& plan);
   PEAL_DEVICE bool awaitArrival(int peer, const Plan& plan, const void*& source);
   PEAL_DEVICE bool awaitCredit(int peer, const Plan& plan, void*& destination);
   PEAL_DEVICE bool awaitReaders(int peer, const std::byte* begin, size_t sizeBytes);
-  PEAL_DEVICE void moveBulk(const Plan& plan, Chunk c);
-  PEAL_DEVICE bool moveLines(const Step& s, const Plan& plan);
+  PEAL_DEVICE_CALL void moveBulk(const Plan& plan, Chunk c);
+  PEAL_DEVICE_CALL bool moveLines(const Step& s, const Plan& plan);
   PEAL_DEVICE bool gather(const Step& s, const Plan& plan, size_t base, uint32_t sizeBytes, Vec16& value);
   PEAL_DEVICE void combineUnit(const Plan& plan, int source, Vec16 unit, Accumulators& sum) const;
-  PEAL_DEVICE void handOver(const Step& s, const Plan& plan);
+  PEAL_DEVICE_CALL void handOver(const Step& s, const Plan& plan);
 
   PEAL_DEVICE size_t elementBytes() const {
     if constexpr (kReduces<Element>) {
@@ -259,7 +248,7 @@ PEAL_DEVICE size_t bytesOfType(int type) {
 }
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE void DevicePort<Element, kProtocol>::begin(const Blocks& blocks) {
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::begin(const Blocks& blocks) {
   const CommView& comm = args_.comm;
   const ChannelState& channel = comm.channels[blockIndex()];
   copiedElementBytes_ = bytesOfType(args_.digest.type);
@@ -296,7 +285,7 @@ PEAL_DEVICE void DevicePort<Element, kProtocol>::begin(const Blocks& blocks) {
 }
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE void DevicePort<Element, kProtocol>::end() {
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::end() {
   ChannelState& channel = args_.comm.channels[blockIndex()];
   forMessagesOf(kAll, [&](int peer) {
     storeGlobal(&channel.links[peer].received[static_cast<int>(kProtocol)], state_.received[peer]);
@@ -380,7 +369,7 @@ PEAL_DEVICE typename DevicePort<Element, kProtocol>::Plan DevicePort<Element, kP
 // ---- waiting ----
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::prepare(const Step& s, const Plan& plan) {
+PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::prepare(const Step& s, const Plan& plan) {
   bool ready = true;
   forMessagesOf(s.from, [&](int peer) {
     ready = ready && awaitArrival(peer, plan, state_.sources[s.from == kAll ? peer : 0]);
@@ -474,7 +463,7 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitReaders(int peer, const st
 // ---- moving ----
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE void DevicePort<Element, kProtocol>::moveBulk(const Plan& plan, Chunk c) {
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::moveBulk(const Plan& plan, Chunk c) {
   if (plan.destinations() == 0 || c.count == 0) {
     return;
   }
@@ -493,7 +482,7 @@ PEAL_DEVICE void DevicePort<Element, kProtocol>::moveBulk(const Plan& plan, Chun
 }
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::moveLines(const Step& s, const Plan& plan) {
+PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::moveLines(const Step& s, const Plan& plan) {
   using L = Lines<kProtocol>;
   const auto numberFor = [&](int staged) { return state_.sent[s.to == kAll ? otherRank(staged) : s.to] + 1; };
   const auto lines = [&](int k) { return static_cast<std::byte*>(state_.destinations[k]); };
@@ -611,7 +600,7 @@ PEAL_DEVICE void DevicePort<Element, kProtocol>::combineUnit(const Plan& plan, i
 // ---- handing over ----
 
 template <class Element, Protocol kProtocol>
-PEAL_DEVICE void DevicePort<Element, kProtocol>::handOver(const Step& s, const Plan& plan) {
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::handOver(const Step& s, const Plan& plan) {
   forMessagesOf(s.from, [&](int peer) {
     const uint64_t number = ++state_.received[peer];
     storeRelease(boxes(peer).releases(kProtocol), number);  // pairs with ChannelBoxes::hasCredit

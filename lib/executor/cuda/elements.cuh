@@ -8,7 +8,7 @@
 //   Lane   what it is reduced in
 //   widen(Bits) -> Lane, narrow(Lane) -> Bits: narrow is the one place where a result is rounded
 //   divided(Lane, int) -> Lane: the average, before the rounding
-// An Operation has combine(Lane, Lane) -> Lane.
+// An Operation has kOp, its pealRedOp_t, and combine(Lane, Lane) -> Lane.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -184,8 +184,7 @@ template <class Lane>
 constexpr bool kWraps = std::is_integral_v<Lane>;
 
 struct Sum {
-  template <class Element>
-  using For = Element;
+  static constexpr int kOp = pealSum;
   template <class Lane>
   PEAL_DEVICE static Lane combine(Lane x, Lane y) {
     if constexpr (kWraps<Lane>) {
@@ -198,8 +197,7 @@ struct Sum {
 };
 
 struct Product {
-  template <class Element>
-  using For = Element;
+  static constexpr int kOp = pealProd;
   template <class Lane>
   PEAL_DEVICE static Lane combine(Lane x, Lane y) {
     if constexpr (kWraps<Lane>) {
@@ -224,13 +222,8 @@ PEAL_DEVICE Lane least(Lane x, Lane y) {
   }
 }
 
-// max and min choose among the values, so their element is one that cannot round.
-template <class Element>
-using Choosing = std::conditional_t<std::is_same_v<Element, Float8e5m2>, Float8e5m2Exact, Element>;
-
 struct Max {
-  template <class Element>
-  using For = Choosing<Element>;
+  static constexpr int kOp = pealMax;
   template <class Lane>
   PEAL_DEVICE static Lane combine(Lane x, Lane y) {
     if constexpr (kWraps<Lane>) {
@@ -242,8 +235,7 @@ struct Max {
 };
 
 struct Min {
-  template <class Element>
-  using For = Choosing<Element>;
+  static constexpr int kOp = pealMin;
   template <class Lane>
   PEAL_DEVICE static Lane combine(Lane x, Lane y) {
     return least(x, y);
@@ -268,6 +260,19 @@ PEAL_DEVICE void withOperation(int op, const Work& work) {
       work(Sum{});
       break;
   }
+}
+
+// max and min choose among the values, so what they leave is narrowed by an element that cannot round.
+template <class Element>
+using Choosing = std::conditional_t<std::is_same_v<Element, Float8e5m2>, Float8e5m2Exact, Element>;
+
+template <class Element>
+PEAL_DEVICE bool mustNotRound(int op) {
+  return !std::is_same_v<Choosing<Element>, Element> && (op == pealMax || op == pealMin);
+}
+template <class Element>
+PEAL_DEVICE typename Element::Bits narrowFor(int op, typename Element::Lane lane) {
+  return mustNotRound<Element>(op) ? Choosing<Element>::narrow(lane) : Element::narrow(lane);
 }
 
 // ---- groups of elements in registers: kWords words of 32 bits, at least one element ----
@@ -304,12 +309,13 @@ PEAL_DEVICE Lanes<Element, kWords * 4 / kBitsBytes<Element>> unpack(const Group<
   return lanes;
 }
 
+// op: pealRedOp_t, what made the lanes.
 template <class Element, int kLanes>
-PEAL_DEVICE Group<kLanes * kBitsBytes<Element> / 4> pack(const Lanes<Element, kLanes>& lanes) {
+PEAL_DEVICE Group<kLanes * kBitsBytes<Element> / 4> packFor(int op, const Lanes<Element, kLanes>& lanes) {
   Group<kLanes * kBitsBytes<Element> / 4> group{};
   PEAL_UNROLL
   for (int i = 0; i < kLanes; ++i) {
-    const typename Element::Bits bits = Element::narrow(lanes.lane[i]);
+    const typename Element::Bits bits = narrowFor<Element>(op, lanes.lane[i]);
     if constexpr (sizeof bits == 8) {
       group.word[2 * i] = static_cast<uint32_t>(bits);
       group.word[2 * i + 1] = static_cast<uint32_t>(bits >> 32);

@@ -24,8 +24,7 @@ struct MoveArgs {
   void* const* destinations;
   int sourceCount;  // at least 1
   int destinationCount;
-  size_t count;  // elements
-  // Only with pealSum and pealAvg:
+  size_t count;         // elements
   int rawSource;        // index of the source that is multiplied by the scalar and rounded first; -1: none
   int divideBy;         // the average's last step: the number of ranks; 0: no division
   uint64_t scalarBits;  // one element, in the low bytes
@@ -58,33 +57,27 @@ struct Alignment {
 // A mover has a function template: steps<Access, kSteps>(at, stride) moves kSteps words, the first at byte
 // `at` of the extents, the next ones `stride` bytes further each. The words are Access::Word.
 //
-// All vectors of [begin, end), kSteps at once while there are enough.
+// [begin, end), a whole number of words, in whole rounds of all threads, kSteps words of each at once.
+// Returns where the last round ended.
 template <class Access, int kSteps, class Mover>
-PEAL_DEVICE void moveVectors(size_t begin, size_t end, const Mover& mover) {
+PEAL_DEVICE size_t moveRounds(size_t begin, size_t end, const Mover& mover) {
   const size_t stride = size_t{blockThreads()} * Access::kBytes;
-  size_t at = begin + size_t{threadIndex()} * Access::kBytes;
+  const size_t last = end - (end - begin) % (kSteps * stride);
   PEAL_KEEP_LOOP
-  for (; at + (kSteps - 1) * stride < end; at += kSteps * stride) {
+  for (size_t at = begin + size_t{threadIndex()} * Access::kBytes; at < last; at += kSteps * stride) {
     mover.template steps<Access, kSteps>(at, stride);
   }
-  if constexpr (kSteps > 1) {
-    PEAL_KEEP_LOOP
-    for (; at < end; at += stride) {
-      mover.template steps<Access, 1>(at, stride);
-    }
-  }
+  return last;
 }
 
-// Elements from 0 on, kSteps at once, in whole rounds of all threads. Returns where it ended.
-template <class Access, int kSteps, class Mover>
-PEAL_DEVICE size_t moveRounds(size_t bytes, const Mover& mover) {
+// What rounds have left of [begin, end).
+template <class Access, class Mover>
+PEAL_DEVICE void moveSingly(size_t begin, size_t end, const Mover& mover) {
   const size_t stride = size_t{blockThreads()} * Access::kBytes;
-  const size_t end = bytes - bytes % (kSteps * stride);
   PEAL_KEEP_LOOP
-  for (size_t at = size_t{threadIndex()} * Access::kBytes; at < end; at += kSteps * stride) {
-    mover.template steps<Access, kSteps>(at, stride);
+  for (size_t at = begin + size_t{threadIndex()} * Access::kBytes; at < end; at += stride) {
+    mover.template steps<Access, 1>(at, stride);
   }
-  return end;
 }
 
 // All elements of [0, bytes) outside [begin, end).
@@ -107,7 +100,7 @@ struct Vectors {
   PEAL_DEVICE static Word load(const std::byte* from) { return load16(from); }
   PEAL_DEVICE static void store(std::byte* to, Word word) { store16(to, word); }
   PEAL_DEVICE static Accumulators unpacked(Word word) { return unpack<Element>(groupOf(word)); }
-  PEAL_DEVICE static Word packed(const Accumulators& lanes) { return vecOf(pack(lanes)); }
+  PEAL_DEVICE static Word packed(int op, const Accumulators& lanes) { return vecOf(packFor(op, lanes)); }
 };
 
 template <class Element>
@@ -120,7 +113,9 @@ struct AlignedElements {
   }
   PEAL_DEVICE static void store(std::byte* to, Word word) { storeGlobal(reinterpret_cast<Word*>(to), word); }
   PEAL_DEVICE static Accumulators unpacked(Word word) { return {{Element::widen(word)}}; }
-  PEAL_DEVICE static Word packed(const Accumulators& lanes) { return Element::narrow(lanes.lane[0]); }
+  PEAL_DEVICE static Word packed(int op, const Accumulators& lanes) {
+    return narrowFor<Element>(op, lanes.lane[0]);
+  }
 };
 
 // At any address: bytes where it is not aligned. All threads of a step take the same way.
@@ -193,20 +188,20 @@ PEAL_DEVICE_CALL void copyBlockTo(void* const* destinations, int destinationCoun
     alignment.add(destinations[d]);
   }
   const Copy copy{destinations, destinationCount, from};
-  constexpr int kSteps = 8;
+  using Byte = Integer<uint8_t>;
   size_t begin = 0, end = 0;
   if (alignment.spread == 0) {
     begin = alignment.head(bytes);
     end = bytes - (bytes - begin) % sizeof(Vec16);
-    moveVectors<Vectors<Integer<uint8_t>>, kSteps>(begin, end, copy);
+    moveSingly<Vectors<Byte>>(moveRounds<Vectors<Byte>, 8>(begin, end, copy), end, copy);
   } else if (alignment.isMultipleOf(4)) {
-    end = moveRounds<AlignedElements<Integer<uint32_t>>, kSteps>(bytes, copy);
+    end = moveRounds<AlignedElements<Integer<uint32_t>>, 4>(0, bytes - bytes % 4, copy);
   } else if (alignment.isMultipleOf(2)) {
-    end = moveRounds<AlignedElements<Integer<uint16_t>>, kSteps>(bytes, copy);
+    end = moveRounds<AlignedElements<Integer<uint16_t>>, 4>(0, bytes - bytes % 2, copy);
   } else {
-    end = moveRounds<AlignedElements<Integer<uint8_t>>, kSteps>(bytes, copy);
+    end = moveRounds<AlignedElements<Byte>, 4>(0, bytes, copy);
   }
-  moveEnds<AlignedElements<Integer<uint8_t>>>(begin, end, bytes, copy);
+  moveEnds<AlignedElements<Byte>>(begin, end, bytes, copy);
 }
 
 PEAL_DEVICE void copyBlock(void* to, const void* from, size_t bytes) { copyBlockTo(&to, 1, from, bytes); }
@@ -216,78 +211,109 @@ PEAL_DEVICE void copyBlock2(void* to, void* also, const void* from, size_t bytes
 }
 
 // ---- reductions ----
-enum class Work { Plain, General };  // General: may have to multiply or divide
-
-template <class Operation, Work kWork>
+// A mover that reduces. `How` says what is done with a step's words: prepared(lanes, source) before a source
+// is combined, combine(sum, lanes), finish(sum) before it is rounded.
+template <class How>
 struct Reduction {
-  const MoveArgs& args;
+  const void* const* sources;
+  void* const* destinations;
+  int sourceCount, destinationCount;
+  How how;
+
+  PEAL_DEVICE Reduction(const MoveArgs& args, How theHow)
+      : sources(args.sources),
+        destinations(args.destinations),
+        sourceCount(args.sourceCount),
+        destinationCount(args.destinationCount),
+        how(theHow) {}
 
   // The next source is under way while the one before is combined.
   template <class Access, int kSteps>
   PEAL_DEVICE void steps(size_t at, size_t stride) const {
     typename Access::Word ahead[kSteps], words[kSteps];
     typename Access::Accumulators sum[kSteps];
-    loadSteps<Access>(words, bytesAt(args.sources[0], at), stride);
-    if (args.sourceCount > 1) {
-      loadSteps<Access>(ahead, bytesAt(args.sources[1], at), stride);
+    loadSteps<Access>(words, bytesAt(sources[0], at), stride);
+    if (sourceCount > 1) {
+      loadSteps<Access>(ahead, bytesAt(sources[1], at), stride);
     }
     PEAL_UNROLL
     for (int k = 0; k < kSteps; ++k) {
-      sum[k] = prepared<Access>(words[k], 0);
+      sum[k] = how.prepared(Access::unpacked(words[k]), 0);
     }
     PEAL_KEEP_LOOP
-    for (int source = 1; source < args.sourceCount; ++source) {
+    for (int source = 1; source < sourceCount; ++source) {
       PEAL_UNROLL
       for (int k = 0; k < kSteps; ++k) {
         words[k] = ahead[k];
       }
-      if (source + 1 < args.sourceCount) {
-        loadSteps<Access>(ahead, bytesAt(args.sources[source + 1], at), stride);
+      if (source + 1 < sourceCount) {
+        loadSteps<Access>(ahead, bytesAt(sources[source + 1], at), stride);
       }
       PEAL_UNROLL
       for (int k = 0; k < kSteps; ++k) {
-        combineInto<Operation>(sum[k], prepared<Access>(words[k], source));
+        how.combine(sum[k], how.prepared(Access::unpacked(words[k]), source));
       }
     }
     PEAL_UNROLL
     for (int k = 0; k < kSteps; ++k) {
-      words[k] = finished<Access>(sum[k]);
+      how.finish(sum[k]);
+      words[k] = Access::packed(how.op(), sum[k]);
     }
     PEAL_KEEP_LOOP
-    for (int d = 0; d < args.destinationCount; ++d) {
-      storeSteps<Access>(bytesAt(args.destinations[d], at), words, stride);
+    for (int d = 0; d < destinationCount; ++d) {
+      storeSteps<Access>(bytesAt(destinations[d], at), words, stride);
     }
-  }
-
- private:
-  template <class Access>
-  PEAL_DEVICE typename Access::Accumulators prepared(typename Access::Word word, int source) const {
-    typename Access::Accumulators lanes = Access::unpacked(word);
-    if constexpr (kWork == Work::General) {
-      if (source == args.rawSource) {
-        preMultiply(lanes, args.scalarBits);
-      }
-    }
-    return lanes;
-  }
-  template <class Access>
-  PEAL_DEVICE typename Access::Word finished(typename Access::Accumulators& sum) const {
-    if constexpr (kWork == Work::General) {
-      if (args.divideBy != 0) {
-        divide(sum, args.divideBy);
-      }
-    }
-    return Access::packed(sum);
   }
 };
 
+// One operation, no scalar and no division.
+template <class Operation>
+struct Plainly {
+  template <class Sum>
+  PEAL_DEVICE Sum prepared(const Sum& lanes, int) const {
+    return lanes;
+  }
+  template <class Sum>
+  PEAL_DEVICE void combine(Sum& sum, const Sum& lanes) const {
+    combineInto<Operation>(sum, lanes);
+  }
+  template <class Sum>
+  PEAL_DEVICE void finish(Sum&) const {}
+  PEAL_DEVICE static constexpr int op() { return Operation::kOp; }
+};
+
+// Whatever the arguments ask for, found out at every step.
+struct AsAsked {
+  const MoveArgs& args;
+  int kind;
+
+  template <class Sum>
+  PEAL_DEVICE Sum prepared(Sum lanes, int source) const {
+    if (source == args.rawSource) {
+      preMultiply(lanes, args.scalarBits);
+    }
+    return lanes;
+  }
+  template <class Sum>
+  PEAL_DEVICE void combine(Sum& sum, const Sum& lanes) const {
+    withOperation(kind, [&](auto operation) { combineInto<decltype(operation)>(sum, lanes); });
+  }
+  template <class Sum>
+  PEAL_DEVICE void finish(Sum& sum) const {
+    if (args.divideBy != 0) {
+      divide(sum, args.divideBy);
+    }
+  }
+  PEAL_DEVICE int op() const { return kind; }
+};
+
 // One copy of this function for all callers in a kernel.
-template <class Element, class Operation, Work kWork>
-PEAL_DEVICE_CALL void reduceBlockBy(const MoveArgs& given) {
-  const MoveArgs args = given;  // in registers
+//
+// Only the rounds of vectors, where large arrays spend their time, have a loop for each operation: the ends,
+// unaligned arrays and scaled ones share one that finds out, or there would be five times the code.
+template <class Element>
+PEAL_DEVICE void reduceBlockBy(int op, const MoveArgs& args) {
   constexpr uint32_t kBytes = sizeof(typename Element::Bits);
-  // The accumulators of a step, up to 16 of fp32, times the steps leave room in 128 registers.
-  constexpr int kSteps = kWork == Work::General ? 1 : kBytes == 1 ? 2 : 4;
   const size_t bytes = args.count * kBytes;
   Alignment alignment(args.sources[0]);
   PEAL_KEEP_LOOP
@@ -298,32 +324,37 @@ PEAL_DEVICE_CALL void reduceBlockBy(const MoveArgs& given) {
   for (int d = 0; d < args.destinationCount; ++d) {
     alignment.add(args.destinations[d]);
   }
-  const Reduction<Operation, kWork> reduction{args};
+  const Reduction<AsAsked> asked(args, {args, op});
   size_t begin = 0, end = 0;
   if (alignment.spread == 0 && alignment.first % kBytes == 0) {
     begin = alignment.head(bytes);
     end = bytes - (bytes - begin) % sizeof(Vec16);
-    moveVectors<Vectors<Element>, kSteps>(begin, end, reduction);
+    size_t at = begin;
+    if (args.rawSource < 0 && args.divideBy == 0) {
+      // 16 registers of accumulators. More would leave too few to the functions that call this one: those of
+      // a chain of calls add up.
+      constexpr int kSteps = kBytes == 1 ? 1 : kBytes == 2 ? 2 : 4;
+      withOperation(op, [&](auto operation) {
+        const Reduction<Plainly<decltype(operation)>> plain(args, {});
+        at = moveRounds<Vectors<Element>, kSteps>(begin, end, plain);
+      });
+    }
+    moveSingly<Vectors<Element>>(at, end, asked);
   } else if (alignment.isMultipleOf(kBytes)) {
-    end = moveRounds<AlignedElements<Element>, 4>(bytes, reduction);
+    end = moveRounds<AlignedElements<Element>, 4>(0, bytes, asked);
   }
-  moveEnds<Elements<Element>>(begin, end, bytes, reduction);
+  moveEnds<Elements<Element>>(begin, end, bytes, asked);
 }
 
 // op: pealRedOp_t; pealAvg divides only if args.divideBy says so. One source that is neither multiplied nor
 // divided is copied as it is, NaN included.
 template <class Element>
 PEAL_DEVICE void reduceBlock(int op, const MoveArgs& args) {
-  if (args.rawSource >= 0 || args.divideBy != 0) {
-    reduceBlockBy<Element, Sum, Work::General>(args);
-  } else if (args.sourceCount == 1) {
+  if (args.sourceCount == 1 && args.rawSource < 0 && args.divideBy == 0) {
     copyBlockTo(args.destinations, args.destinationCount, args.sources[0],
                 args.count * sizeof(typename Element::Bits));
   } else {
-    withOperation(op, [&](auto operation) {
-      using Operation = decltype(operation);
-      reduceBlockBy<typename Operation::template For<Element>, Operation, Work::Plain>(args);
-    });
+    reduceBlockBy<Element>(op, args);
   }
 }
 

@@ -9,7 +9,7 @@
 
 #define PEAL_KERNEL
 #define PEAL_DEVICE inline __attribute__((always_inline))
-#define PEAL_DEVICE_CALL inline __attribute__((noinline))
+#define PEAL_DEVICE_CALL inline
 #define PEAL_LAUNCH_BOUNDS(threads)
 #define PEAL_UNROLL
 #define PEAL_SHARED(Type, name) \
