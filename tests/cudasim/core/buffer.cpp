@@ -57,6 +57,6 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   return *this;
 }
 
-void DeviceBuffer::fill(uint8_t value) { std::memset(host(), value, bytes_); }
+void DeviceBuffer::fill(uint8_t value) const { std::memset(host(), value, bytes_); }
 
 }  // namespace peal::cudasim

@@ -27,7 +27,7 @@ class DeviceBuffer {
   T* host(size_t offsetBytes = 0) const {
     return toHost(device<T>(offsetBytes));
   }
-  void fill(uint8_t value);
+  void fill(uint8_t value) const;
   uintptr_t base() const { return base_; }
 
  private:

@@ -8,7 +8,7 @@
 namespace peal::cudasim {
 namespace {
 
-constexpr int kMostLines = 24;  // of threads that poll, and of blocks
+constexpr int kMostBlocks = 40, kMostPollers = 3;  // that are named: of each block, the first that poll
 
 std::string text(const char* format, auto... values) {
   char line[512];
@@ -71,31 +71,31 @@ std::string pendingBlocks() {
   return lines;
 }
 
+std::string reportOf(const Block& block) {
+  uint32_t polling = 0;
+  std::string pollers;
+  for (uint32_t i = 0; i < block.threads; ++i) {
+    const Fiber& fiber = block.fibers[i];
+    if (fiber.state == FiberState::Ready && ++polling <= kMostPollers) {
+      pollers += text("\n    thread %u ", i) + (fiber.polls != 0 ? "polls" + pollsOf(fiber) : "runs");
+    }
+  }
+  return text("\n  device %d, block %u", block.grid->device, block.fibers[0].blockIndex.x) +
+         nameOf(*block.grid) + text(": %u of %u threads can run", polling, block.threads) + waitersOf(block) +
+         pollers;
+}
+
 }  // namespace
 
 std::string deadlockReport() {
   std::string lines = pendingBlocks();
-  int count = 0;
+  int left = kMostBlocks;
   for (const std::unique_ptr<Block>& block : executor->blocks) {
-    if (block->live == 0 || count++ >= kMostLines) {
-      continue;
+    if (block->live != 0 && left-- > 0) {
+      lines += reportOf(*block);
     }
-    uint32_t polling = 0;
-    std::string pollers;
-    for (uint32_t i = 0; i < block->threads; ++i) {
-      const Fiber& fiber = block->fibers[i];
-      if (fiber.state == FiberState::Ready) {
-        ++polling;
-        if (fiber.polls != 0 && count++ < kMostLines) {
-          pollers += text("\n    thread %u polls", i) + pollsOf(fiber);
-        }
-      }
-    }
-    const uint32_t blockIndex = block->fibers[0].blockIndex.x;
-    lines += text("\n  device %d, block %u", block->grid->device, blockIndex) + nameOf(*block->grid) +
-             text(": %u of %u threads can run", polling, block->threads) + waitersOf(*block) + pollers;
   }
-  return lines;
+  return left < 0 ? lines + text("\n  and %d blocks more", -left) : lines;
 }
 
 }  // namespace peal::cudasim

@@ -12,6 +12,7 @@ namespace peal::cudasim {
 namespace {
 
 constexpr size_t kGranuleBytes = 16;
+constexpr auto kAllOfThem = [] { return true; };
 
 uintptr_t granuleOf(const std::byte* at) { return reinterpret_cast<uintptr_t>(at) / kGranuleBytes; }
 
@@ -177,7 +178,7 @@ void BlockMemory::settle(ThreadStores& stores, const std::byte* at) {
 }
 
 void BlockMemory::toBlock(ThreadStores& stores) {
-  stores.drain([this](const Cell& cell) {
+  stores.drain(kAllOfThem, [this](const Cell& cell) {
     Cell& place = delayed_.place(cell.granule);
     if (place.granule == cell.granule) {
       merge(place, cell);
@@ -192,8 +193,8 @@ void BlockMemory::toBlock(ThreadStores& stores) {
 }
 
 void BlockMemory::release(ThreadStores& stores) {
-  stores.drain([this](const Cell& cell) { commit(cell); });
-  delayed_.drain([this](const Cell& cell) { commit(cell); });
+  letSomeThrough(stores, kAllOfThem);
+  letSomeThrough(kAllOfThem);
 }
 
 void BlockMemory::letOneThrough(ThreadStores& stores, uint64_t random) {

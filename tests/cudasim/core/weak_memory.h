@@ -46,12 +46,14 @@ class CellTable {
     return cell;
   }
   Cell take(const Cell& cell) { return take(static_cast<size_t>(&cell - cells_.data())); }
-  // Takes cells out until none is left, starting at a place.
-  template <class Each>
-  void drain(Each each) {
+  // Takes those cells out for which `chosen()`.
+  template <class Chosen, class Each>
+  void drain(Chosen chosen, Each each) {
     for (size_t word = 0; word < used_.size() && count_ != 0; ++word) {
-      while (used_[word] != 0) {
-        each(take(word * 64 + static_cast<size_t>(std::countr_zero(used_[word]))));
+      for (uint64_t left = used_[word]; left != 0; left &= left - 1) {
+        if (chosen()) {
+          each(take(word * 64 + static_cast<size_t>(std::countr_zero(left))));
+        }
       }
     }
   }
@@ -91,7 +93,16 @@ class BlockMemory {
   void release(ThreadStores& stores);  // everything to memory
   void acquire() { ++cacheEra_; }      // no old copies any more
   void letOneThrough(ThreadStores& stores, uint64_t random);
-  bool empty() const { return delayed_.empty(); }
+  bool holdsNone() const { return delayed_.empty(); }
+  // Stores of a thread, or of the block; each if `chosen()`.
+  template <class Chosen>
+  void letSomeThrough(ThreadStores& stores, Chosen chosen) {
+    stores.drain(chosen, [this](const Cell& cell) { commit(cell); });
+  }
+  template <class Chosen>
+  void letSomeThrough(Chosen chosen) {
+    delayed_.drain(chosen, [this](const Cell& cell) { commit(cell); });
+  }
 
  private:
   struct CachedGranule {
