@@ -73,7 +73,7 @@ function(cudasim_tsan_test name)
     list(APPEND objects "${object}")
   endforeach()
   get_property(core GLOBAL PROPERTY CUDASIM_TSAN_CORE)
-  set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}")
+  set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}.tsan/${name}")
   # The core comes first: of templates that both use, the linker takes its copies, which are not instrumented.
   add_custom_command(
     OUTPUT "${program}"
