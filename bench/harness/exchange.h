@@ -13,6 +13,10 @@
 namespace peal::bench {
 
 [[noreturn]] void throwDamagedRecord(int rank);
+// Throws if an operation of the communicator has failed on its stream.
+void checkAsync(const tools::RankContext& ranks);
+// own: ownBytes bytes; all: as many for each rank.
+void gatherBytes(const tools::RankContext& ranks, const void* own, void* all, size_t ownBytes);
 
 template <class Record>
 std::vector<Record> gatherRecords(const tools::RankContext& ranks, const Record& mine) {
@@ -25,8 +29,7 @@ std::vector<Record> gatherRecords(const tools::RankContext& ranks, const Record&
   };
   const Marked own{kMark, ranks.rank, mine};
   std::vector<Marked> all(static_cast<size_t>(ranks.size));
-  tools::check(pealAllGather(&own, all.data(), sizeof(Marked), pealUint8, ranks.comm, nullptr),
-               "pealAllGather of the reports", ranks.comm);
+  gatherBytes(ranks, &own, all.data(), sizeof(Marked));
   std::vector<Record> records;
   records.reserve(all.size());
   for (int rank = 0; rank < ranks.size; ++rank) {

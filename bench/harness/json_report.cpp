@@ -90,6 +90,8 @@ Json pealJson(const Report& report) {
        {{"cpu", first.cpu}, {"allowed_cpus", first.allowedCpus}, {"load_average", preamble.loadAverage}}},
       {"registered", preamble.options.registered},
       {"host_stream", preamble.options.hostStream},
+      {"device", first.device == PEAL_DEVICE_HOST ? "host memory" : first.deviceName},
+      {"graph_launches", preamble.options.graphLaunches},
       {"deterministic", preamble.options.deterministic},
       {"notes", preamble.options.remarks}};
   for (const MemoryInfo& memory : report.memory) {

@@ -1,5 +1,6 @@
 #include "bench/harness/main.h"
 
+#include "bench/harness/gpu.h"
 #include "bench/harness/json_report.h"
 #include "bench/harness/options.h"
 #include "bench/harness/session.h"
@@ -23,6 +24,11 @@ int runAll(const Collective& collective, const Options& options) {
   }
   if (options.parallelInit) {
     setup.threadInit = tools::ThreadInit::EachItself;
+  }
+  if (options.device != PEAL_DEVICE_HOST) {
+    setup.device = [&](const tools::RankContext& ranks) {
+      return chooseDevice(options.device, ranks.localRank);
+    };
   }
   return tools::runRanks(options.ranks, setup, [&](tools::RankContext& ranks) {
     Session session(options, collective, ranks);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "bench/harness/exchange.h"
 #include "tools/common/error.h"
 
 namespace peal::bench {
@@ -90,14 +91,24 @@ Measurer::Measurer(const Options& options, const Collective& collective, const t
       capacityBytes_(largestBufferBytes(options, collective, ranks.size)) {
   const Placement placement = options.registered ? Placement::Registered : Placement::Plain;
   const size_t mostShiftBytes = static_cast<size_t>(options.unalign) * sizeof(double);  // of the widest type
-  send_ = std::make_unique<Arena>(capacityBytes_, mostShiftBytes, placement, ranks.comm);
-  receive_ = std::make_unique<Arena>(capacityBytes_, mostShiftBytes, placement, ranks.comm);
-  if (options.hostStream) {
+  const bool onDevice = ranks.device != PEAL_DEVICE_HOST;
+  if (onDevice) {
+    useDevice(ranks.device);
+    deviceStream_ = std::make_unique<DeviceStream>();
+    stream_ = deviceStream_->handle();
+  }
+  send_ = std::make_unique<Arena>(capacityBytes_, mostShiftBytes, placement, ranks.comm, ranks.device);
+  receive_ = std::make_unique<Arena>(capacityBytes_, mostShiftBytes, placement, ranks.comm, ranks.device);
+  if (options.hostStream && !onDevice) {
     tools::check(pealStreamCreate(&stream_), "pealStreamCreate");
   }
 }
 
-Measurer::~Measurer() { pealStreamDestroy(stream_); }
+Measurer::~Measurer() {
+  if (deviceStream_ == nullptr) {
+    pealStreamDestroy(stream_);
+  }
+}
 
 Extents Measurer::extents(const Case& what) const {
   const size_t elementBytes = typeInfo(what.type).bytes;
@@ -115,12 +126,21 @@ void Measurer::shiftBuffers(const Case& what) {
 }
 
 void Measurer::wait() {
-  if (stream_ != nullptr) {
+  if (deviceStream_ != nullptr) {
+    deviceStream_->synchronize();
+    checkAsync(ranks_);
+  } else if (stream_ != nullptr) {
     tools::check(pealStreamSynchronize(stream_), "pealStreamSynchronize", ranks_.comm);
   }
 }
 
-void Measurer::barrier() { tools::check(pealBarrier(ranks_.comm, nullptr), "pealBarrier", ranks_.comm); }
+void Measurer::barrier() {
+  tools::check(pealBarrier(ranks_.comm, deviceStream_ != nullptr ? stream_ : nullptr), "pealBarrier",
+               ranks_.comm);
+  if (deviceStream_ != nullptr) {
+    wait();
+  }
+}
 
 double Measurer::now() const {
   timespec time{};
@@ -169,6 +189,25 @@ double Measurer::timeCalls(const Verifier& buffers, const Call& call, const Exte
   return total + (blocking == Blocking::EachIteration ? 0 : now() - start);
 }
 
+// Seconds of all launches of a graph of the iterations. It is made, and launched once, before the clock
+// starts.
+double Measurer::timeGraph(const Verifier& buffers, const Call& call, const Extents& extents) {
+  DeviceGraph graph(*deviceStream_, [&] {
+    for (int i = 0; i < options_.iterations * options_.aggregated; ++i) {
+      runOnce(buffers, call, extents);
+    }
+  });
+  graph.launch(*deviceStream_);
+  wait();
+  barrier();
+  const double start = now();
+  for (int launch = 0; launch < options_.graphLaunches; ++launch) {
+    graph.launch(*deviceStream_);
+  }
+  wait();
+  return now() - start;
+}
+
 void Measurer::verify(const Case& what, Place place, Verifier& buffers, const Call& call,
                       const Extents& extents, RankReport& report) {
   for (int repetition = 0; repetition < options_.checks; ++repetition) {
@@ -215,7 +254,9 @@ RankReport Measurer::measure(const Case& what, Place place) {
   RankReport report;
   const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
   const Sent before = sentSoFar(ranks_.comm);
-  report.secondsPerCall = timeCalls(buffers, call, need) / calls;
+  report.secondsPerCall = options_.graphLaunches > 0
+                              ? timeGraph(buffers, call, need) / (calls * options_.graphLaunches)
+                              : timeCalls(buffers, call, need) / calls;
   const Sent after = sentSoFar(ranks_.comm);
   report.sentBytesPerCall = static_cast<double>(after.bytes - before.bytes) / calls;
   report.messagesPerCall = static_cast<double>(after.messages - before.messages) / calls;

@@ -6,6 +6,7 @@
 
 #include "bench/harness/arena.h"
 #include "bench/harness/collective.h"
+#include "bench/harness/gpu.h"
 #include "bench/harness/options.h"
 #include "bench/harness/verify.h"
 
@@ -47,6 +48,7 @@ class Measurer {
   void barrier();
   double now() const;
   double timeCalls(const Verifier& buffers, const Call& call, const Extents& extents);
+  double timeGraph(const Verifier& buffers, const Call& call, const Extents& extents);
   void verify(const Case& what, Place place, Verifier& buffers, const Call& call, const Extents& extents,
               RankReport& report);
   Values nextValues(const Case& what) { return {what.type, what.combine, ranks_.size, ++repetition_}; }
@@ -55,6 +57,7 @@ class Measurer {
   const Collective& collective_;
   const tools::RankContext& ranks_;
   pealStream_t stream_ = nullptr;
+  std::unique_ptr<DeviceStream> deviceStream_;  // on a GPU: what stream_ is then
   uint64_t capacityBytes_ = 0;
   std::unique_ptr<Arena> send_, receive_;
   uint64_t repetition_ =

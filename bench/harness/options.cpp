@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "bench/harness/gpu.h"
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
 #include "tools/common/plot.h"
@@ -18,18 +19,23 @@ struct Texts {
   std::string combine = "sum", type = "float", root = "0";
   int average = 1, blocking = 0, localRegister = 0, streamNull = 1, places = -1;
   bool stream = false;
+  std::string device = "host";
   double minBandwidth = -1, ncclMinBandwidth = -1;
-  int graph = 0, policy = 0, implementation = 0, blocks = 16;
+  int policy = 0, implementation = 0, blocks = 16;
 };
 
 CLI::Range atLeast(int least) { return {least, std::numeric_limits<int>::max()}; }
 
-void addRankFlags(CLI::App& app, Options& options) {
+void addRankFlags(CLI::App& app, Options& options, Texts& texts) {
   app.add_option("-t,--nthreads", options.threads, "Ranks: this many threads, times -g")
       ->check(CLI::Range(1, 4096));
   app.add_option("-g,--ngpus", options.gpus, "Ranks: this many threads, times -t")
       ->check(CLI::Range(1, 4096));
   tools::addRanksOption(app, options.ranks);
+  app.add_option("--device", texts.device,
+                 "host, a GPU's number for all ranks, or auto: rank k of a machine is on GPU k modulo their "
+                 "number")
+      ->capture_default_str();
   app.add_option("-p,--parallel_init", options.parallelInit, "1: threads join by themselves, all at once");
 }
 
@@ -103,8 +109,10 @@ void addReportFlags(CLI::App& app, Options& options, Texts& texts) {
   app.add_option("--nccl_min_bw", texts.ncclMinBandwidth, "As --min_bw, by nccl-tests' variable")
       ->envname("NCCL_TESTS_MIN_BW")
       ->group("");
-  const std::string unused = "No meaning on host memory; accepted for nccl-tests' scripts";
-  app.add_option("-G,--cudagraph", texts.graph, unused);
+  app.add_option("-G,--cudagraph", options.graphLaunches,
+                 "On GPUs: make the iterations a CUDA graph and launch it so often")
+      ->check(atLeast(0));
+  const std::string unused = "No meaning here; accepted for nccl-tests' scripts";
   app.add_option("-x,--cta_policy", texts.policy, unused);
   app.add_option("-D,--device_implementation", texts.implementation, unused);
   app.add_option("-V,--device_cta_count", texts.blocks, unused);
@@ -116,14 +124,15 @@ void addRemarks(const CLI::App& app, const Collective& collective, const Texts& 
       options.remarks.emplace_back(sentence);
     }
   };
-  if (texts.graph != 0) {
+  if (options.graphLaunches != 0 && options.device == PEAL_DEVICE_HOST) {
+    options.graphLaunches = 0;
     options.remarks.emplace_back("-G: there are no CUDA graphs on host memory; calls are made one by one.");
   }
-  remark("-x", "-x: there are no thread blocks on host memory; ignored.");
+  remark("-x", "-x: peal has no policies of thread blocks; ignored.");
   if (texts.implementation != 0) {
-    options.remarks.emplace_back("-D: there are no device kernels on host memory; ignored.");
+    options.remarks.emplace_back("-D: kernels of the caller's own are not measured here; ignored.");
   }
-  remark("-V", "-V: there are no thread blocks on host memory; ignored.");
+  remark("-V", "-V: the number of thread blocks is PEAL_CHANNELS; ignored.");
   if (!collective.reduces) {
     remark("-o", "-o: this operation reduces nothing; ignored.");
   }
@@ -151,6 +160,21 @@ int parseRoot(const std::string& text) {
   throw tools::UsageError(fmt::format("root \"{}\" is neither a rank nor all.", text));
 }
 
+int parseDevice(const std::string& text) {
+  if (text == "host" || text == "auto") {
+    return text == "host" ? PEAL_DEVICE_HOST : kDeviceAuto;
+  }
+  try {
+    size_t used = 0;
+    const int device = std::stoi(text, &used);
+    if (used == text.size() && device >= 0) {
+      return device;
+    }
+  } catch (const std::exception&) {  // no number, or out of range: the sentence below says so
+  }
+  throw tools::UsageError(fmt::format("--device \"{}\" is neither host, auto nor a GPU's number.", text));
+}
+
 void understand(const CLI::App& app, const Collective& collective, const Texts& texts, Options& options) {
   options.minBytes = tools::parseSizeBytes(texts.minBytes, "--minbytes");
   options.maxBytes = tools::parseSizeBytes(texts.maxBytes, "--maxbytes");
@@ -169,6 +193,7 @@ void understand(const CLI::App& app, const Collective& collective, const Texts& 
   options.types = parseTypes(texts.type);
   options.combines = collective.reduces ? parseCombines(texts.combine) : std::vector<Combine>{Combine::Copy};
   options.root = collective.rooted ? parseRoot(texts.root) : 0;
+  options.device = parseDevice(texts.device);
   options.average = static_cast<Average>(texts.average);
   options.blocking = static_cast<Blocking>(texts.blocking);
   options.registered = texts.localRegister != 0;
@@ -201,7 +226,7 @@ std::optional<int> parseOptions(const Collective& collective, int argc, char** a
                            collective.program),
                collective.program);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as getopt does
-  addRankFlags(app, options);
+  addRankFlags(app, options, texts);
   addSizeFlags(app, options, texts);
   addOperationFlags(app, options, texts);
   addMeasureFlags(app, options, texts);

@@ -18,6 +18,8 @@ enum class Places { Both, InPlaceOnly, OutOfPlaceOnly };                        
 struct Options {
   std::vector<std::string> arguments;  // as given, for reports
   int threads = 1, gpus = 1;
+  int device = PEAL_DEVICE_HOST;  // or a GPU's number, or kDeviceAuto
+  int graphLaunches = 0;          // -G: the timed iterations are a CUDA graph, launched so often; 0: no graph
   tools::RankOptions ranks;
 
   uint64_t minBytes = 0, maxBytes = 0, stepBytes = 0;
@@ -40,7 +42,7 @@ struct Options {
   std::string jsonPath, plotPath;
   std::optional<double> minBusBandwidth;  // GB/s, from PEAL_TESTS_MIN_BW or NCCL_TESTS_MIN_BW
 
-  // Sentences about flags that were given and mean nothing on the host.
+  // Sentences about flags that were given and mean nothing here.
   std::vector<std::string> remarks;
 };
 

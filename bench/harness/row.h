@@ -42,6 +42,9 @@ struct RankInfo {
   uint64_t availableBytes = 0;
   char host[64] = {};
   char cpu[96] = {};
+  int device = PEAL_DEVICE_HOST;
+  char deviceName[64] = {};
+  uint64_t deviceFreeBytes = 0;
 };
 
 // Of one rank, for -M.

@@ -10,6 +10,7 @@
 
 #include "bench/harness/chart.h"
 #include "bench/harness/exchange.h"
+#include "bench/harness/gpu.h"
 #include "bench/harness/machine.h"
 #include "tools/common/error.h"
 #include "tools/common/plot.h"
@@ -84,23 +85,38 @@ std::vector<RankInfo> Session::introduce() const {
   own.availableBytes = availableMemoryBytes();
   copyText(own.host, hostName());
   copyText(own.cpu, cpuModel());
+  own.device = ranks_.device;
+  if (ranks_.device != PEAL_DEVICE_HOST) {
+    copyText(own.deviceName, deviceName(ranks_.device));
+    own.deviceFreeBytes = freeDeviceBytes(ranks_.device);
+  }
   return gatherRecords(ranks_, own);
 }
 
-// Every rank comes to the same verdict, because all look at the same records.
+// Every rank comes to the same verdict, because all look at the same records. On a GPU there is a mirror in
+// host memory too.
 void Session::requireMemory(const std::vector<RankInfo>& infos) const {
   const uint64_t need = 2 * largestBufferBytes(options_, collective_, ranks_.size);
+  const auto refuse = [&](uint64_t ranks, uint64_t available, const std::string& where) {
+    throw tools::UsageError(fmt::format(
+        "{} ranks with buffers of {} bytes each do not fit into the {} bytes that {} has available. "
+        "Ask for a smaller --maxbytes or fewer ranks.",
+        ranks, need, available, where));
+  };
   std::map<std::string, uint64_t> ranksOn;
+  std::map<std::pair<std::string, int>, uint64_t> ranksOnDevice;
   for (const RankInfo& info : infos) {
     ++ranksOn[info.host];
+    ++ranksOnDevice[{info.host, info.device}];
   }
   for (const RankInfo& info : infos) {
     const uint64_t ranks = ranksOn[info.host];
     if (need > info.availableBytes / ranks) {
-      throw tools::UsageError(fmt::format(
-          "{} ranks with buffers of {} bytes each do not fit into the {} bytes that {} has available. "
-          "Ask for a smaller --maxbytes or fewer ranks.",
-          ranks, need, info.availableBytes, info.host));
+      refuse(ranks, info.availableBytes, info.host);
+    }
+    const uint64_t sharing = ranksOnDevice[{info.host, info.device}];
+    if (info.device != PEAL_DEVICE_HOST && need > info.deviceFreeBytes / sharing) {
+      refuse(sharing, info.deviceFreeBytes, fmt::format("device {} of {}", info.device, info.host));
     }
   }
 }

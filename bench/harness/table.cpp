@@ -67,8 +67,12 @@ std::string deviceLines(const std::vector<RankInfo>& ranks) {
   std::string text = "# Using devices\n";
   std::map<std::string, int> onHost;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    text += fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [host memory] {}\n", rank, 0,
-                        ranks[rank].pid, ranks[rank].host, onHost[ranks[rank].host]++, ranks[rank].cpu);
+    const RankInfo& info = ranks[rank];
+    const bool onDevice = info.device != PEAL_DEVICE_HOST;
+    const int index = onHost[info.host]++;
+    text += fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n", rank, 0, info.pid,
+                        info.host, onDevice ? info.device : index, onDevice ? "GPU memory" : "host memory",
+                        onDevice ? info.deviceName : info.cpu);
   }
   return text;
 }
@@ -98,7 +102,11 @@ std::string preambleText(const Preamble& preamble) {
   text += machineLines(preamble);
   text += fmt::format("# buffers: {}; calls: {}{}\n",
                       options.registered ? "peers read them in place (-R 1)" : "plain memory (-R 0)",
-                      options.hostStream ? "on a host stream" : "on the calling thread",
+                      options.graphLaunches > 0
+                          ? fmt::format("in a CUDA graph, launched {} times (-G)", options.graphLaunches)
+                      : options.device != PEAL_DEVICE_HOST ? "on a CUDA stream"
+                      : options.hostStream                 ? "on a host stream"
+                                                           : "on the calling thread",
                       options.deterministic ? "; sums in rank order" : "");
   for (const std::string& remark : options.remarks) {
     text += fmt::format("# note: {}\n", remark);

@@ -83,38 +83,46 @@ size_t Verifier::usedElements(const Extents& extents) const {
   return place_ == Place::In ? std::max(extents.send, extents.receive) : extents.receive;
 }
 
+size_t Verifier::sendAt(const Call& call, const Extents& extents) const {
+  return place_ == Place::In ? call.rank * extents.sendInPlaceAt * typeInfo(call.type).bytes : 0;
+}
+
+size_t Verifier::receiveAt(const Call& call, const Extents& extents) const {
+  return place_ == Place::In ? call.rank * extents.receiveInPlaceAt * typeInfo(call.type).bytes : 0;
+}
+
 const void* Verifier::sendPointer(const Call& call, const Extents& extents) const {
-  if (place_ == Place::Out) {
-    return send_.data();
-  }
-  return receive_.data() + call.rank * extents.sendInPlaceAt * typeInfo(call.type).bytes;
+  return (place_ == Place::Out ? send_ : receive_).data() + sendAt(call, extents);
 }
 
 void* Verifier::receivePointer(const Call& call, const Extents& extents) const {
-  if (place_ == Place::Out) {
-    return receive_.data();
-  }
-  return receive_.data() + call.rank * extents.receiveInPlaceAt * typeInfo(call.type).bytes;
+  return receive_.data() + receiveAt(call, extents);
 }
 
 void Verifier::prepare(const Call& call, const Extents& extents, const Values& values) {
   const size_t elementBytes = values.type().bytes;
   const size_t used = usedElements(extents);
   receive_.fillGuards(used * elementBytes);
-  values.garbage(call.rank, 0, used, receive_.data());
-  std::byte* input = send_.data();
-  if (place_ == Place::In) {
-    input = receive_.data() + call.rank * extents.sendInPlaceAt * elementBytes;
-  } else {
+  values.garbage(call.rank, 0, used, receive_.host());
+  Arena& source = place_ == Place::Out ? send_ : receive_;
+  if (place_ == Place::Out) {
     send_.fillGuards(extents.send * elementBytes);
   }
-  values.input(call.rank, 0, extents.send, input);
+  values.input(call.rank, 0, extents.send, source.host() + sendAt(call, extents));
+  receive_.upload(used * elementBytes);
+  if (place_ == Place::Out) {
+    send_.upload(extents.send * elementBytes);
+  }
 }
 
 Findings Verifier::check(const Call& call, const Extents& extents, const Values& values) const {
   const size_t elementBytes = values.type().bytes;
   Findings findings;
-  const auto* received = static_cast<const std::byte*>(receivePointer(call, extents));
+  receive_.download(usedElements(extents) * elementBytes);
+  if (place_ == Place::Out) {
+    send_.download(extents.send * elementBytes);
+  }
+  const std::byte* received = receive_.host() + receiveAt(call, extents);
 
   size_t at = 0;
   for (const Piece& piece : collective_.result(call)) {
@@ -142,15 +150,15 @@ Findings Verifier::check(const Call& call, const Extents& extents, const Values&
     };
   };
   if (place_ == Place::Out) {
-    compare({send_.data(), extents.send, Region::Elsewhere, readOnly, 0}, values, ownInput(0), findings);
+    compare({send_.host(), extents.send, Region::Elsewhere, readOnly, 0}, values, ownInput(0), findings);
     checkGuards(send_, extents.send * elementBytes, "send", findings);
   } else if (extents.send > extents.receive) {
     // Reduce-scatter: the other ranks' shares of the one buffer are only read.
     const size_t before = call.rank * extents.receiveInPlaceAt;
     const size_t after = before + extents.receive;
-    compare({receive_.data(), before, Region::Elsewhere, readOnly, 0}, values, ownInput(0), findings);
+    compare({receive_.host(), before, Region::Elsewhere, readOnly, 0}, values, ownInput(0), findings);
     compare(
-        {receive_.data() + after * elementBytes, extents.send - after, Region::Elsewhere, readOnly, after},
+        {receive_.host() + after * elementBytes, extents.send - after, Region::Elsewhere, readOnly, after},
         values, ownInput(after), findings);
   }
   return findings;

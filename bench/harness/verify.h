@@ -33,6 +33,9 @@ class Verifier {
   void* receivePointer(const Call& call, const Extents& extents) const;
 
  private:
+  // Where the call's send and receive pointers lie, in bytes from the start of the buffer that holds them.
+  size_t sendAt(const Call& call, const Extents& extents) const;
+  size_t receiveAt(const Call& call, const Extents& extents) const;
   // Of the buffer that receives, in elements.
   size_t usedElements(const Extents& extents) const;
 

@@ -80,8 +80,8 @@ class Played {
         extents_(collective.extents(kShare * kRanks, typeInfo(type).bytes, kRanks)),
         call_{extents_.parameter, type, pealSum, 1, rank, kRanks},
         values_(type, combine, kRanks, 9),
-        send_(kShare * kRanks * 8, 64, Placement::Plain, nullptr),
-        receive_(kShare * kRanks * 8, 64, Placement::Plain, nullptr),
+        send_(kShare * kRanks * 8, 64, Placement::Plain, nullptr, PEAL_DEVICE_HOST),
+        receive_(kShare * kRanks * 8, 64, Placement::Plain, nullptr, PEAL_DEVICE_HOST),
         verifier_(collective, send_, receive_, place) {
     verifier_.prepare(call_, extents_, values_);
   }

@@ -39,22 +39,34 @@ class CommHolder {
 
 int runBody(RankContext context, const std::function<int(RankContext&)>& body) {
   CommHolder comm(context.comm);
+  check(pealCommCuDevice(context.comm, &context.device), "pealCommCuDevice");
   const int code = body(context);
   comm.destroy();
   return code;
 }
 
-pealComm_t joinById(const pealUniqueId& id, int rank, int size, pealConfig_t config) {
-  pealComm_t comm = nullptr;
-  check(pealCommInitRankConfig(&comm, size, id, rank, &config), "pealCommInitRankConfig");
-  return comm;
+pealConfig_t configOf(const RankSetup& setup, const RankContext& context) {
+  pealConfig_t config = setup.config;
+  if (setup.device) {
+    config.device = setup.device(context);
+  }
+  return config;
+}
+
+void joinById(const pealUniqueId& id, const RankSetup& setup, RankContext& context) {
+  pealConfig_t config = configOf(setup, context);
+  check(pealCommInitRankConfig(&context.comm, context.size, id, context.rank, &config),
+        "pealCommInitRankConfig");
 }
 
 int runProcesses(const RankOptions& options, const RankSetup& setup,
                  const std::function<int(RankContext&)>& body) {
   const auto child = [&](LocalRank& local) {
-    RankContext context{local.rank(), local.size(), RankSource::Processes, "none", nullptr};
-    context.comm = joinById(local.takeUniqueId(), local.rank(), local.size(), setup.config);
+    RankContext context{.rank = local.rank(),
+                        .size = local.size(),
+                        .source = RankSource::Processes,
+                        .localRank = local.rank()};
+    joinById(local.takeUniqueId(), setup, context);
     return runBody(context, body);
   };
   return runLocalRanks(options.processes, child, {options.graceMs});
@@ -108,7 +120,10 @@ class ThreadRanks {
   // As pealCommInitAll, which takes no configuration: one group of joins.
   void initTogether() {
     check(pealGetUniqueId(&id_), "pealGetUniqueId");
-    std::vector<pealConfig_t> configs(comms_.size(), setup_.config);
+    std::vector<pealConfig_t> configs;
+    for (int rank = 0; rank < size(); ++rank) {
+      configs.push_back(configOf(setup_, contextOf(rank)));
+    }
     check(pealGroupStart(), "pealGroupStart");
     pealResult_t joined = pealSuccess;
     for (int rank = 0; rank < size() && joined == pealSuccess; ++rank) {
@@ -119,14 +134,22 @@ class ThreadRanks {
     check(ended, "pealGroupEnd");
   }
 
+  RankContext contextOf(int rank) const {
+    return {.rank = rank,
+            .size = size(),
+            .source = size() > 1 ? RankSource::Threads : RankSource::Alone,
+            .localRank = rank};
+  }
+
   void runOne(int rank) {
     const std::string name = size() > 1 ? fmt::format("rank {}", rank) : "rank 0";
     const int code = guard(name, [&] {
+      RankContext context = contextOf(rank);
+      context.comm = comms_[rank];
       if (setup_.threadInit == ThreadInit::EachItself) {
-        comms_[rank] = joinById(id_, rank, size(), setup_.config);
+        joinById(id_, setup_, context);
       }
-      const RankSource source = size() > 1 ? RankSource::Threads : RankSource::Alone;
-      return runBody(RankContext{rank, size(), source, "none", comms_[rank]}, body_);
+      return runBody(context, body_);
     });
     int none = 0;
     firstCode_.compare_exchange_strong(none, code);  // read after join
@@ -134,7 +157,7 @@ class ThreadRanks {
 
   const RankSetup& setup_;
   const std::function<int(RankContext&)>& body_;
-  std::vector<pealComm_t> comms_;  // [rank]: written by the main thread before the threads, or by that rank's
+  std::vector<pealComm_t> comms_;  // [rank]: written by the main thread before the threads
   pealUniqueId id_{};
   std::atomic<int> firstCode_{0};
 };
@@ -142,8 +165,12 @@ class ThreadRanks {
 int runLauncher(const pealLaunch_t& launch, const RankSetup& setup,
                 const std::function<int(RankContext&)>& body) {
   return guard(fmt::format("rank {}", launch.rank), [&] {
-    pealConfig_t config = setup.config;
-    RankContext context{launch.rank, launch.size, RankSource::Launcher, launch.launcher, nullptr};
+    RankContext context{.rank = launch.rank,
+                        .size = launch.size,
+                        .source = RankSource::Launcher,
+                        .launcher = launch.launcher,
+                        .localRank = launch.localRank >= 0 ? launch.localRank : launch.rank};
+    pealConfig_t config = configOf(setup, context);
     check(pealCommInitLaunch(&context.comm, &config), "pealCommInitLaunch");
     return runBody(context, body);
   });

@@ -27,6 +27,8 @@ struct RankContext {
   int size = 1;
   RankSource source = RankSource::Alone;
   std::string launcher = "none";  // pealLaunch_t::launcher
+  int localRank = 0;              // index on this machine; the rank where the launcher does not say
+  int device = PEAL_DEVICE_HOST;  // of the communicator
   pealComm_t comm = nullptr;
 };
 
@@ -41,6 +43,8 @@ enum class ThreadInit { Together, EachItself };  // pealCommInitAll, or pealComm
 struct RankSetup {
   pealConfig_t config = PEAL_CONFIG_INITIALIZER;
   ThreadInit threadInit = ThreadInit::Together;
+  // Chooses the device of a rank, in the rank's own process. Unset: config.device as it is.
+  std::function<int(const RankContext&)> device;
 };
 
 // Makes the ranks, runs body once per rank and returns the tool's exit code: 0, or the first failure's. A
