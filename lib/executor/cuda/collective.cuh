@@ -8,11 +8,12 @@
 
 namespace peal::cuda {
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE void runCollective(const CollectiveArgs& args) {
-  static_assert(Port<DevicePort<Element, kProtocol>>);
+// False after a fault.
+template <class Element, Protocol kProtocol, class Epilogue = NoEpilogue>
+PEAL_DEVICE bool runCollective(const CollectiveArgs& args, const Epilogue& epilogue = {}) {
+  static_assert(Port<DevicePort<Element, kProtocol, Epilogue>>);
   PEAL_SHARED(PortState, state);
-  DevicePort<Element, kProtocol> port(args, state);
+  DevicePort<Element, kProtocol, Epilogue> port(args, state, epilogue);
   port.begin({args.total, args.parts, args.hasStarts != 0 ? args.starts : nullptr});
   const Blocks blocks{args.total, args.parts, state.starts};
   const size_t longest = blocks.longest();
@@ -24,6 +25,7 @@ PEAL_DEVICE void runCollective(const CollectiveArgs& args) {
     runRound(port, args.kind, args.algorithm, args.root, round);
   }
   port.end();
+  return !port.failed();
 }
 
 }  // namespace peal::cuda

@@ -44,6 +44,13 @@ struct PortState {
   size_t starts[kMostRanks + 1];  // of the array's blocks
 };
 
+// What happens to a finished chunk of `out` before it travels on, at the pivot of an all-reduce: nothing.
+// Another epilogue has kActive true, and is called by all threads of the block, after a barrier and before
+// one, with the chunk's address and place in the array. Simple only.
+struct NoEpilogue {
+  static constexpr bool kActive = false;
+};
+
 // The element of collectives that only copy. Their kernel serves all types.
 struct CopiedElement {};
 
@@ -74,16 +81,21 @@ struct UnitSum<CopiedElement> {
   struct Type {};
 };
 
-template <class Element, Protocol kProtocol>
+template <class Element, Protocol kProtocol, class Epilogue = NoEpilogue>
 class DevicePort {
+  static_assert(!Epilogue::kActive || kProtocol == Protocol::Simple);
+
  public:
-  PEAL_DEVICE DevicePort(const CollectiveArgs& args, PortState& state) : args_(args), state_(state) {}
+  PEAL_DEVICE DevicePort(const CollectiveArgs& args, PortState& state, const Epilogue& epilogue = {})
+      : args_(args), state_(state), epilogue_(epilogue) {}
 
   // First call: counters come from device memory, and the starts of `blocks` go to shared memory, so that no
   // chunk costs a division.
   PEAL_DEVICE_CALL void begin(const Blocks& blocks);
   // Waits until no peer reads this rank's buffers any more, and puts the counters back.
   PEAL_DEVICE_CALL void end();
+  // The same for all threads.
+  PEAL_DEVICE bool failed() const { return failed_; }
 
   PEAL_DEVICE int rank() const { return args_.comm.rank; }
   PEAL_DEVICE int size() const { return args_.comm.ranks; }
@@ -143,7 +155,11 @@ class DevicePort {
       return;
     }
     if constexpr (kProtocol == Protocol::Simple) {
-      moveBulk(plan, c);
+      if (Epilogue::kActive && s.finish == Finish::Yes) {
+        moveFinished(plan, c);
+      } else {
+        moveBulk(plan, c);
+      }
       syncBlock();
     } else {
       failed_ = syncBlockOr(!moveLines(s, plan));
@@ -160,6 +176,7 @@ class DevicePort {
   PEAL_DEVICE bool awaitCredit(int peer, const Plan& plan, void*& destination);
   PEAL_DEVICE bool awaitReaders(int peer, const std::byte* begin, size_t sizeBytes);
   PEAL_DEVICE_CALL void moveBulk(const Plan& plan, Chunk c);
+  PEAL_DEVICE_CALL void moveFinished(const Plan& plan, Chunk c);
   PEAL_DEVICE_CALL bool moveLines(const Step& s, const Plan& plan);
   PEAL_DEVICE bool gather(const Step& s, const Plan& plan, size_t base, uint32_t sizeBytes, Vec16& value);
   PEAL_DEVICE void combineUnit(const Plan& plan, int source, Vec16 unit, Accumulators& sum) const;
@@ -220,6 +237,7 @@ class DevicePort {
 
   const CollectiveArgs& args_;
   PortState& state_;
+  const Epilogue epilogue_;
   Header digest_{};
   uint64_t sequence_ = 0;
   uint64_t scalarBits_ = 0;
@@ -247,8 +265,8 @@ PEAL_DEVICE size_t bytesOfType(int type) {
   }
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::begin(const Blocks& blocks) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Blocks& blocks) {
   const CommView& comm = args_.comm;
   const ChannelState& channel = comm.channels[blockIndex()];
   copiedElementBytes_ = bytesOfType(args_.digest.type);
@@ -284,8 +302,8 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::begin(const Blocks& blocks
   failed_ = syncBlockOr(threadIndex() == 0 && stoppedByOthers(comm, digest_));
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::end() {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::end() {
   ChannelState& channel = args_.comm.channels[blockIndex()];
   forMessagesOf(kAll, [&](int peer) {
     storeGlobal(&channel.links[peer].received[static_cast<int>(kProtocol)], state_.received[peer]);
@@ -305,9 +323,9 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::end() {
 
 // Where each peer reads the value that this step sends, as an array over the peers; nullptr: it must be
 // copied into a slot.
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE const uint64_t* DevicePort<Element, kProtocol>::readableAt(const Step& s,
-                                                                       size_t sizeBytes) const {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE const uint64_t* DevicePort<Element, kProtocol, Epilogue>::readableAt(const Step& s,
+                                                                                 size_t sizeBytes) const {
   if (kProtocol != Protocol::Simple || s.to == kNone || sizeBytes < kReferenceLeastBytes) {
     return nullptr;
   }
@@ -335,9 +353,9 @@ PEAL_DEVICE const uint64_t* DevicePort<Element, kProtocol>::readableAt(const Ste
   return at;
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE typename DevicePort<Element, kProtocol>::Plan DevicePort<Element, kProtocol>::planOf(
-    const Step& s, Chunk c) const {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE typename DevicePort<Element, kProtocol, Epilogue>::Plan
+DevicePort<Element, kProtocol, Epilogue>::planOf(const Step& s, Chunk c) const {
   const size_t inOffset = (c.offset - args_.inStart) * elementBytes();
   const size_t outOffset = (c.offset - args_.outStart) * elementBytes();
   const bool multiplies = s.own == Own::In && args_.preMultiply != 0;
@@ -368,8 +386,8 @@ PEAL_DEVICE typename DevicePort<Element, kProtocol>::Plan DevicePort<Element, kP
 
 // ---- waiting ----
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::prepare(const Step& s, const Plan& plan) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol, Epilogue>::prepare(const Step& s, const Plan& plan) {
   bool ready = true;
   forMessagesOf(s.from, [&](int peer) {
     ready = ready && awaitArrival(peer, plan, state_.sources[s.from == kAll ? peer : 0]);
@@ -391,9 +409,9 @@ PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::prepare(const Step& s, con
   return ready;
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitArrival(int peer, const Plan& plan,
-                                                              const void*& source) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitArrival(int peer, const Plan& plan,
+                                                                        const void*& source) {
   const ChannelBoxes link = boxes(peer);
   const uint64_t number = state_.received[peer] + 1;
   const Header expects = expected(plan.bytes);
@@ -415,8 +433,9 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitArrival(int peer, const Pl
   }
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitCredit(int peer, const Plan& plan, void*& destination) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitCredit(int peer, const Plan& plan,
+                                                                       void*& destination) {
   const ChannelBoxes link = boxes(peer);
   const uint64_t number = state_.sent[peer] + 1;
   const Header header = expected(plan.bytes);
@@ -437,9 +456,9 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitCredit(int peer, const Pla
 
 // Until the peer has read every reference to a part of [begin, begin + sizeBytes), and no others: it may be
 // unable to read a later one before this rank has gone on. A link has as many references as slots at most.
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitReaders(int peer, const std::byte* begin,
-                                                              size_t sizeBytes) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitReaders(int peer, const std::byte* begin,
+                                                                        size_t sizeBytes) {
   const ChannelBoxes link = boxes(peer);
   const auto first = reinterpret_cast<uintptr_t>(begin);
   PEAL_KEEP_LOOP
@@ -462,8 +481,8 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol>::awaitReaders(int peer, const st
 
 // ---- moving ----
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::moveBulk(const Plan& plan, Chunk c) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::moveBulk(const Plan& plan, Chunk c) {
   if (plan.destinations() == 0 || c.count == 0) {
     return;
   }
@@ -481,8 +500,35 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::moveBulk(const Plan& plan,
   }
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::moveLines(const Step& s, const Plan& plan) {
+// The value goes to `out` first, where the epilogue turns it into what is kept and sent. The chunk is in the
+// cache, so the second pass costs no memory traffic to speak of.
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::moveFinished(const Plan& plan, Chunk c) {
+  if constexpr (Epilogue::kActive) {
+    std::byte* finished = args_.out + (c.offset - args_.outStart) * elementBytes();
+    if (plan.kept != nullptr) {  // nullptr: it is there already
+      Plan alone = plan;
+      alone.staged = 0;
+      if (threadIndex() == 0) {  // `kept` lies behind the slots: change places with the first of them
+        void* slot = state_.destinations[0];
+        state_.destinations[0] = finished;
+        state_.destinations[plan.staged] = slot;
+      }
+      syncBlock();
+      moveBulk(alone, c);
+      syncBlock();
+    }
+    epilogue_(finished, c);
+    syncBlock();
+    if (plan.staged > 0) {
+      const int first = plan.kept != nullptr ? 1 : 0;
+      copyBlockTo(state_.destinations + first, plan.staged, finished, plan.bytes);
+    }
+  }
+}
+
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol, Epilogue>::moveLines(const Step& s, const Plan& plan) {
   using L = Lines<kProtocol>;
   const auto numberFor = [&](int staged) { return state_.sent[s.to == kAll ? otherRank(staged) : s.to] + 1; };
   const auto lines = [&](int k) { return static_cast<std::byte*>(state_.destinations[k]); };
@@ -521,9 +567,10 @@ PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol>::moveLines(const Step& s, c
 
 // One unit's value from all sources, in their order: lib/reduce/'s rules, with accumulators in registers and
 // the lines of several sources under way at once. False: the block must leave.
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE bool DevicePort<Element, kProtocol>::gather(const Step& s, const Plan& plan, size_t base,
-                                                        uint32_t sizeBytes, Vec16& value) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::gather(const Step& s, const Plan& plan,
+                                                                  size_t base, uint32_t sizeBytes,
+                                                                  Vec16& value) {
   using L = Lines<kProtocol>;
   constexpr int kAtOnce = 4;
   constexpr bool kSums = kReduces<Element>;
@@ -583,9 +630,9 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol>::gather(const Step& s, const Pla
   return true;
 }
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE void DevicePort<Element, kProtocol>::combineUnit(const Plan& plan, int source, Vec16 unit,
-                                                             Accumulators& sum) const {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE void DevicePort<Element, kProtocol, Epilogue>::combineUnit(const Plan& plan, int source,
+                                                                       Vec16 unit, Accumulators& sum) const {
   Accumulators next = unpack<Element>(groupOf(unit));
   if (source == plan.rawSource) {
     preMultiply(next, scalarBits_);
@@ -599,8 +646,8 @@ PEAL_DEVICE void DevicePort<Element, kProtocol>::combineUnit(const Plan& plan, i
 
 // ---- handing over ----
 
-template <class Element, Protocol kProtocol>
-PEAL_DEVICE_CALL void DevicePort<Element, kProtocol>::handOver(const Step& s, const Plan& plan) {
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::handOver(const Step& s, const Plan& plan) {
   forMessagesOf(s.from, [&](int peer) {
     const uint64_t number = ++state_.received[peer];
     storeRelease(boxes(peer).releases(kProtocol), number);  // pairs with ChannelBoxes::hasCredit

@@ -28,6 +28,8 @@ namespace peal::cuda {
 PEAL_FOR_ALL_TYPES(PEAL_DECLARE)
 PEAL_DECLARE(copy)
 void pointToPoint(PointToPointArgs);
+void adamwStep(AdamwStepArgs);
+void reduceAdamwGather(ReduceAdamwGatherArgs);
 
 namespace {
 
@@ -43,5 +45,7 @@ CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol pro
 }
 
 PointToPointKernel pointToPointKernel() { return pointToPoint; }
+AdamwKernel adamwKernel() { return adamwStep; }
+ReduceAdamwGatherKernel reduceAdamwGatherKernel() { return reduceAdamwGather; }
 
 }  // namespace peal::cuda

@@ -26,6 +26,15 @@ struct AdamwStepArgs {
 };
 using AdamwKernel = void (*)(AdamwStepArgs);
 
+// The fused step: an all-reduce of bf16 gradients, with one block per rank (hasStarts), ring or two-shot,
+// that keeps and sends updated weights instead of sums.
+struct ReduceAdamwGatherArgs {
+  CollectiveArgs collective;
+  pealAdamw_t state;
+};
+static_assert(sizeof(ReduceAdamwGatherArgs) <= 4096);
+using ReduceAdamwGatherKernel = void (*)(ReduceAdamwGatherArgs);
+
 // kind: pealStatAllReduce ... A collective that only copies has one kernel for all types; its arguments
 // count elements of digest.type like those of the others.
 CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol protocol);
@@ -34,5 +43,7 @@ CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol pro
 PointToPointKernel pointToPointKernel();
 // Any number of blocks, which need not be resident together.
 AdamwKernel adamwKernel();
+// As a collective of Protocol::Simple.
+ReduceAdamwGatherKernel reduceAdamwGatherKernel();
 
 }  // namespace peal::cuda
