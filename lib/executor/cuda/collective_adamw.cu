@@ -12,14 +12,15 @@ struct AdamwEpilogue {
   const AdamwStepView& view;
   size_t shardStart;  // element of the array where this rank's shard begins
 
-  PEAL_DEVICE void operator()(std::byte* chunk, Chunk c) const {
+  PEAL_DEVICE_CALL void operator()(std::byte* chunk, Chunk c) const {
     auto* values = reinterpret_cast<uint16_t*>(chunk);
     adamwRange(state, view, {values, values, c.offset - shardStart, c.count}, threadIndex(), blockThreads());
   }
 };
 
 // All ranks skip, or none: so a skipped step sends nothing.
-PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) reduceAdamwGather(PEAL_GRID_CONSTANT ReduceAdamwGatherArgs args) {
+PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(kMostFusedThreads)
+    reduceAdamwGather(PEAL_GRID_CONSTANT ReduceAdamwGatherArgs args) {
   PEAL_SHARED(AdamwStepView, view);
   readAdamwControl(args.state, view);
   syncBlock();

@@ -14,6 +14,7 @@ namespace peal::cuda {
 
 constexpr int kLeastThreads = 64;
 constexpr int kMostThreads = 512;
+constexpr int kMostFusedThreads = 256;  // of reduceAdamwGatherKernel, which needs more registers
 
 using CollectiveKernel = void (*)(CollectiveArgs);
 using PointToPointKernel = void (*)(PointToPointArgs);

@@ -5,6 +5,7 @@
 #   PEAL_CUDA_LOOP_..._SOURCES    the same of the loops alone: for tests and tools/gpu-check, not in the library
 set(PEAL_CUDA_KERNEL_SOURCES
     lib/executor/cuda/adamw.cu
+    lib/executor/cuda/collective_adamw.cu
     lib/executor/cuda/collective_bfloat16.cu
     lib/executor/cuda/collective_copy.cu
     lib/executor/cuda/collective_float16.cu
