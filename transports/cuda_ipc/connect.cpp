@@ -73,28 +73,23 @@ Result<Connected> connectTogether(Exchange& exchange, std::unique_ptr<Endpoint> 
                                   const DeviceMemoryOptions& options) {
   Connected connected =
       begin(exchange.rank(), options, fmt::format("rank {} of {}", exchange.rank(), exchange.size()));
-  std::string failure = control ? "" : "it got no control endpoint";
-  if (control) {
-    Result<std::unique_ptr<Watch>> watch =
-        Watch::start(std::move(control), {exchange.rank(), exchange.size(), options.device, connected.name},
-                     connected.regions);
-    if (watch) {
-      connected.watch = std::move(*watch);
-    } else {
-      failure = watch.error().message;
-    }
+  if (!control) {
+    return Error{pealInternalError, fmt::format("{} got no control endpoint", connected.name)};
   }
-  Result<DeviceWindows> device = connectDeviceWindows(exchange, options, failure);
+  Result<std::unique_ptr<Watch>> watch =
+      Watch::start(std::move(control), {exchange.rank(), exchange.size(), options.device, connected.name},
+                   connected.regions);
+  Result<DeviceWindows> device = connectDeviceWindows(exchange, options, watch);
   if (!device) {
     return device.error();
   }
+  connected.watch = std::move(*watch);
   if (device->whyNot.empty()) {
     connected.window = std::move(device->window);
     connected.peers = std::move(device->peers);
     connected.linesWhole = device->linesWhole;
     connected.sentence = fmt::format("{}; lines of 128 bytes {}", describe(connected),
                                      device->linesWhole ? "stay whole on all paths" : "may be torn");
-    connected.watch->begin(std::move(device->importers));
     return connected;
   }
   device->peers.clear();  // before the next exchange, after which the peers free their windows

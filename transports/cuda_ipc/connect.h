@@ -21,13 +21,13 @@ namespace peal::cuda {
 struct DeviceWindows {
   std::shared_ptr<Window> window;
   std::vector<PeerWindow> peers;
-  std::vector<std::optional<PeerProcess>> importers;  // the peers of other processes
   bool linesWhole = true;
   std::string whyNot;
 };
-// `failure`: what already keeps this rank from taking part; empty if nothing.
+// `watch`: this rank's, or why it has none. It knows the peers of other processes from before the last step,
+// because a peer that is through may write at once.
 Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemoryOptions& options,
-                                           const std::string& failure);
+                                           const Result<std::unique_ptr<Watch>>& watch);
 
 // The same in host memory. Collective.
 struct HostWindows {

@@ -178,7 +178,6 @@ Result<PeerWindow> openByIpc(const Card& mine, const Card& theirs) {
 Result<void> openAll(const std::vector<Card>& cards, int rank, DeviceWindows& windows) {
   const Card& mine = cards[static_cast<size_t>(rank)];
   windows.peers.resize(cards.size());
-  windows.importers.resize(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     if (static_cast<int>(peer) == rank) {
       windows.peers[peer].address = windows.window->data();
@@ -193,11 +192,19 @@ Result<void> openAll(const std::vector<Card>& cards, int rank, DeviceWindows& wi
                                cards[peer].device, cards[peer].process.pid, view.error().message)};
     }
     windows.peers[peer] = std::move(*view);
-    if (!local) {
-      windows.importers[peer].emplace(cards[peer].process);
-    }
   }
   return {};
+}
+
+// The processes of the peers that map this rank's memory.
+std::vector<std::optional<PeerProcess>> importers(const std::vector<Card>& cards, int rank) {
+  std::vector<std::optional<PeerProcess>> all(cards.size());
+  for (size_t peer = 0; peer < cards.size(); ++peer) {
+    if (!sameProcess(cards[static_cast<size_t>(rank)].process, cards[peer].process)) {
+      all[peer].emplace(cards[peer].process);
+    }
+  }
+  return all;
 }
 
 // All ranks' votes on one step. True: nobody is against it.
@@ -221,13 +228,13 @@ Result<bool> agreed(Exchange& exchange, const Result<void>& mine, DeviceWindows&
 }  // namespace
 
 Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemoryOptions& options,
-                                           const std::string& failure) {
+                                           const Result<std::unique_ptr<Watch>>& watch) {
   DeviceWindows windows;
   Card mine;
-  if (failure.empty()) {
+  if (watch) {
     mine = makeCard(exchange, options, windows);
   } else {
-    mine.failure.set(failure);
+    mine.failure.set(watch.error().message);
   }
   const Result<std::vector<Card>> cards = gather(exchange, mine);
   if (!cards) {
@@ -240,16 +247,20 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
   if (reached) {
     reached = writePatterns(options.device, rank, *cards, windows.peers, Deadline::afterMs(kTrialMs));
   }
-  Result<bool> go = agreed(exchange, reached, windows);
-  if (!go) {
-    return go.error();
+  const Result<bool> written = agreed(exchange, reached, windows);
+  if (!written) {
+    return written.error();
   }
-  if (*go) {
-    go = agreed(exchange,
-                checkPatterns(options.device, rank, *cards, *windows.window, Deadline::afterMs(kTrialMs)),
-                windows);
-    if (!go) {
-      return go.error();
+  if (*written) {
+    const Result<void> arrived =
+        checkPatterns(options.device, rank, *cards, *windows.window, Deadline::afterMs(kTrialMs));
+    (*watch)->begin(importers(*cards, rank));
+    const Result<bool> seen = agreed(exchange, arrived, windows);
+    if (!seen) {
+      return seen.error();
+    }
+    if (!*seen) {
+      (*watch)->begin({});
     }
   }
   return windows;

@@ -19,6 +19,7 @@ CudaIpcMemory::~CudaIpcMemory() {
   if (!connected_.watch) {
     return;
   }
+  connected_.watch->onLoss(nullptr);  // the thread may live on, whoever asked for it does not
   const Deadline deadline = Deadline::afterMs(kLastRetirementMs);
   for (const uint64_t id : connected_.regions->ids()) {
     if (const Result<void> retired = connected_.watch->retire(id, deadline); !retired) {

@@ -63,10 +63,10 @@ Watch::~Watch() {
 
 void Watch::begin(std::vector<std::optional<PeerProcess>> importers) {
   const std::lock_guard lock(mutex_);
-  for (size_t rank = 0; rank < importers.size(); ++rank) {
-    if (importers[rank]) {
-      importers_[rank].emplace();
-      importers_[rank]->process = std::move(*importers[rank]);
+  for (size_t rank = 0; rank < importers_.size(); ++rank) {
+    importers_[rank].reset();
+    if (rank < importers.size() && importers[rank]) {
+      importers_[rank].emplace().process = std::move(*importers[rank]);
     }
   }
 }

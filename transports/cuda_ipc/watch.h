@@ -41,7 +41,8 @@ class Watch {
   // Ends the thread at once, whatever peers have mapped.
   ~Watch();
 
-  // By rank: the process of each peer that maps this rank's memory by IPC; nullopt for the others. Once.
+  // By rank: the process of each peer that maps this rank's memory by IPC; nullopt, or nothing at all, for
+  // the others. Before any of them can send a note.
   void begin(std::vector<std::optional<PeerProcess>> importers);
 
   // Registers, and tells the importers.

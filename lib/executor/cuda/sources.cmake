@@ -30,6 +30,8 @@ set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/kernels.cpp
     lib/executor/cuda/launch.cpp
     lib/executor/cuda/order.cpp
+    lib/executor/cuda/proxy.cpp
+    lib/executor/cuda/proxy_traffic.cpp
     lib/executor/cuda/residency.cpp
     lib/executor/cuda/retired.cpp
     lib/executor/cuda/setup.cpp

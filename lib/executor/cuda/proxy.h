@@ -1,0 +1,149 @@
+// The proxy: a host thread that carries messages between this rank's kernels and peers whose memory no kernel
+// can reach, over a network transport. It forwards whatever is posted and knows no algorithm.
+//
+// For such a peer, CommView's inbox and outbox point to boxes (view.h) in pinned host memory of this rank:
+//
+//   kernel --> outbox --> proxy --> Link ~~~~ Link --> proxy --> inbox --> kernel
+//
+// The box's ring of messages is the command fifo: the kernel fills a slot, describes it in a Message and
+// stores the tail (release); the proxy loads the tail (acquire) and posts the slot on the link. The other
+// proxy copies it into the same slot of its inbox and stores the tail there (release), for its kernel's
+// acquire. Credits go back the same way: the kernel stores `heads` in its outbox, the proxy sends the count,
+// with the next message of that channel or alone, and the other proxy stores it in `heads` of its inbox.
+// Credits are between the kernels, so a message that arrives always finds its slot free, a proxy never waits
+// for a kernel, and two proxies never wait for each other. Protocol Simple only (the tuner gives these peers
+// nothing else), and no references.
+//
+// Owns the network's endpoint, the boxes and the thread. Made by the executor before its kernels, destroyed
+// after they have ended. Nothing is allocated once it runs.
+//
+// How a network plugs in: the proxy needs an Endpoint (transports/transport.h) whose slots hold a box's slot
+// and a header, nothing else. UCX and verbs implement Link with registered staging memory: tryStage() gives a
+// slot of it, post() the put or the RDMA write with the peer's count behind it, release() the credit. To
+// spare the copy from the box into the stage, such a Link accepts tryPostReference() for the boxes, which it
+// registers when it is made (boxes()); the slot stays untouched until the end-to-end credit, long after the
+// NIC has read it. With GPUDirect RDMA the boxes move into device memory, and only tails and credits stay
+// here.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/result.h"
+#include "lib/executor/cuda/view.h"
+#include "lib/executor/host/operation.h"
+#include "lib/memory/cuda.h"
+#include "transports/transport.h"
+
+namespace peal::cuda {
+
+struct ProxyOptions {
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  BoxShape shape;
+  std::string name;            // for messages
+  int64_t timeoutMs = 0;       // a link that takes nothing for so long is a fault; 0: never
+  HostBoard* board = nullptr;  // as the host addresses it: a fault stops the rank's kernels
+};
+
+class Proxy {
+ public:
+  // `peers`: the ranks that it serves.
+  static Result<std::unique_ptr<Proxy>> start(std::unique_ptr<Endpoint> network,
+                                              const std::vector<int>& peers, const ProxyOptions& options);
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+  // Ends the thread at once; close() comes before it where the rank leaves in good order.
+  ~Proxy();
+
+  // For CommView, as kernels address them.
+  std::byte* inbox(int peerRank) const;
+  std::byte* outbox(int peerRank) const;
+  uint64_t* peerStopped(int peerRank) const;
+  // All of it, as the host addresses it: what a network registers.
+  std::span<std::byte> boxes() const { return {memory_.data(), memory_.bytes()}; }
+
+  // The first fault: of the network, of a peer, or given to stop(). Looks only.
+  std::optional<Fault> fault() const;
+  // Ends the work here, and on the peers as they notice. Any thread.
+  void stop(int culpritRank, const std::string& reason);
+  // After the kernels have ended: waits until everything posted has been taken by the peers' kernels.
+  Result<void> close(Deadline deadline);
+
+ private:
+  struct Channel {
+    uint64_t forwarded = 0;    // messages of our kernel that are on the link
+    uint64_t received = 0;     // messages in the inbox
+    uint64_t creditsSent = 0;  // of the peer's messages: what it has been told that our kernel released
+    uint64_t creditsBack = 0;  // of our messages: what the peer's kernel released
+  };
+  struct Peer {
+    int rank = 0;
+    std::byte* base = nullptr;  // host address: the stop word's line, the inbox, the outbox
+    std::byte* onDevice = nullptr;
+    std::vector<Channel> channels;
+    std::optional<Clock::time_point> blockedSince;  // the link has taken nothing since then
+  };
+  // Ahead of every message on the link.
+  struct Header {
+    uint32_t isData = 0;
+    uint32_t channel = 0;
+    uint64_t number = 0;    // of the message, from 1
+    uint64_t released = 0;  // credits: messages of the other direction, in all
+    Message message{};
+  };
+
+  Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, const ProxyOptions& options);
+  void run();
+  bool forward(Peer& peer);
+  bool forwardChannel(Peer& peer, int channel);
+  bool post(Peer& peer, int channel, const Header& header, const std::byte* payload, size_t bytes);
+  bool receive(Peer& peer);
+  void take(Peer& peer, const Arrival& arrival);
+  bool checkHeader(const Peer& peer, const Header& header, size_t arrivedBytes);
+  void lookAtHealth();
+  void rest();
+  bool pending() const;
+  void raise(Fault fault);
+
+  // Words that kernels share with the proxy; kernels use the same orders at system scope (device.h).
+  static uint64_t load(const Peer& peer, size_t offset) {
+    return std::atomic_ref(*reinterpret_cast<uint64_t*>(peer.base + offset)).load(std::memory_order_acquire);
+  }
+  static void store(const Peer& peer, size_t offset, uint64_t value) {
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(peer.base + offset)).store(value, std::memory_order_release);
+  }
+  size_t inboxOffset() const { return kLineBytes; }
+  size_t outboxOffset() const { return kLineBytes + options_.shape.boxBytes(); }
+  // Whether the payload lies in its slot, at a place in its first 16 bytes (BoxShape::payloadBytes).
+  bool fits(const Message& message) const {
+    return message.address < 16 && message.bytes <= options_.shape.slotBytes - message.address;
+  }
+  const Peer& served(int peerRank) const;
+
+  const ProxyOptions options_;
+  std::unique_ptr<Endpoint> network_;
+  PinnedBuffer memory_;
+  std::vector<Peer> peers_;
+  Clock::time_point lastWork_{};
+  Clock::time_point lastLook_{};
+
+  std::atomic<bool> stop_{false};     // the thread ends
+  std::atomic<bool> closing_{false};  // close() waits for `flushed_`
+  std::atomic<bool> flushed_{false};
+  std::atomic<bool> faulted_{
+      false};                 // fault_ is set: stored (release) by raise(), loaded (acquire) by readers
+  mutable std::mutex mutex_;  // guards fault_
+  std::optional<Fault> fault_;
+  std::thread thread_;
+};
+
+}  // namespace peal::cuda
