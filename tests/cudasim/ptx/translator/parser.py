@@ -1,4 +1,5 @@
 """Tokens -> Module. Knows the shape of PTX (directives, scopes, operands), nothing of what instructions do."""
+import re
 from typing import Optional
 
 from . import types
@@ -12,6 +13,8 @@ _LINKAGE = (".visible", ".weak", ".extern", ".common")
 _SPACES = {".global": "global", ".const": "const", ".shared": "shared", ".local": "local", ".param": "param"}
 _IGNORED_LINES = (".version", ".target", ".address_size", ".pragma", ".file", ".loc")
 _VECTORS = {".v2": 2, ".v4": 4}
+_USUAL_REGISTER = re.compile(r"%(?:p|rs?|rd|rq|fd?|SPL?)\d*$")
+_NOT_IN_CPP = str.maketrans("$%", "__")
 
 
 class _Scope:
@@ -419,7 +422,8 @@ class Parser:
 
     def _register(self, name: str, kind: Type, scope: _Scope) -> Register:
         assert self._function
-        spelled = (name[1:] if name.startswith("%") else "x_" + name).replace("$", "_").replace("%", "_")
+        # Those that nvcc names (%r12) keep their name; others must not meet a parameter's or a keyword of C++.
+        spelled = name[1:] if _USUAL_REGISTER.match(name) else "x_" + name.translate(_NOT_IN_CPP)
         return self._function.registers.setdefault(spelled + scope.suffix, Register(spelled + scope.suffix, kind))
 
 
