@@ -8,7 +8,8 @@ namespace peal::cudasim {
 namespace {
 
 bool sameSite(const Site& a, const Site& b) {
-  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+  return !a.distinct || !b.distinct ||
+         (a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0));
 }
 
 // Joins the barrier or says why not.

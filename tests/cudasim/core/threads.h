@@ -9,10 +9,11 @@
 namespace peal::cudasim {
 
 // A place in the source, for reports and to tell barriers apart: {__builtin_FILE(), __builtin_LINE()} as
-// default argument. In translated PTX the file may be any text.
+// default argument. Lines of PTX are not `distinct`: nvcc may have made several of one in the source.
 struct Site {
   const char* file;
   unsigned line;
+  bool distinct = true;
 };
 
 // ---- barriers ----

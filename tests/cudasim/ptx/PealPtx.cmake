@@ -3,19 +3,17 @@
 #   (PEAL_NVCC of cmake/PealCuda.cmake). Link it beside cudasim_ptx.
 # peal_translated_ptx(TARGET a.ptx ...): the same of PTX that is there already; needs no nvcc.
 
-set(PEAL_PTX2CPP "${CMAKE_CURRENT_LIST_DIR}/ptx2cpp.py")
-file(GLOB PEAL_PTX2CPP_FILES CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/translator/*.py")
-list(APPEND PEAL_PTX2CPP_FILES "${PEAL_PTX2CPP}")
-
 function(peal_translated_ptx target)
+  set(translator "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/ptx2cpp.py")
+  file(GLOB translator_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/translator/*.py")
   set(translated)
   foreach(ptx ${ARGN})
     cmake_path(ABSOLUTE_PATH ptx BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
     cmake_path(GET ptx STEM LAST_ONLY stem)
     set(cpp "${CMAKE_CURRENT_BINARY_DIR}/${target}/${stem}.cpp")
     file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${target}")
-    add_custom_command(OUTPUT "${cpp}" COMMAND "${PEAL_PYTHON3}" "${PEAL_PTX2CPP}" "${ptx}" "${cpp}"
-                       DEPENDS "${ptx}" ${PEAL_PTX2CPP_FILES} COMMENT "Translating ${stem}.ptx" VERBATIM)
+    add_custom_command(OUTPUT "${cpp}" COMMAND "${PEAL_PYTHON3}" "${translator}" "${ptx}" "${cpp}"
+                       DEPENDS "${ptx}" "${translator}" ${translator_files} COMMENT "Translating ${stem}.ptx" VERBATIM)
     list(APPEND translated "${cpp}")
   endforeach()
   add_library(${target} OBJECT ${translated})

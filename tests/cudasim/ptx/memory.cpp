@@ -53,8 +53,8 @@ std::byte* sharedAt(u64 offset, size_t bytes) {
          static_cast<unsigned long long>(offset));
   }
   if (offset + bytes > sharedBytes()) {
-    trap(TrapKind::OutOfBounds, "access of %zu bytes at 0x%llx of shared memory, of which there are %zu", bytes,
-         static_cast<unsigned long long>(offset), sharedBytes());
+    trap(TrapKind::OutOfBounds, "access of %zu bytes at 0x%llx of shared memory, of which there are %zu",
+         bytes, static_cast<unsigned long long>(offset), sharedBytes());
   }
   return sharedBase() + offset;
 }

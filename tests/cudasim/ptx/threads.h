@@ -37,19 +37,19 @@ template <class... Arguments>
 // ---- barriers ----
 inline void syncBlock(u32 barrier, u32 threads, const char* file = __builtin_FILE(),
                       unsigned line = __builtin_LINE()) {
-  blockBarrier(static_cast<int>(barrier), threads, Reduction::None, false, {file, line});
+  blockBarrier(static_cast<int>(barrier), threads, Reduction::None, false, {file, line, false});
 }
 inline void arriveBlock(u32 barrier, u32 threads, const char* file = __builtin_FILE(),
                         unsigned line = __builtin_LINE()) {
-  arriveAtBarrier(static_cast<int>(barrier), threads, {file, line});
+  arriveAtBarrier(static_cast<int>(barrier), threads, {file, line, false});
 }
 template <Reduction kReduction>
 u32 syncBlockReduce(u32 barrier, u32 threads, bool vote, const char* file = __builtin_FILE(),
                     unsigned line = __builtin_LINE()) {
-  return blockBarrier(static_cast<int>(barrier), threads, kReduction, vote, {file, line});
+  return blockBarrier(static_cast<int>(barrier), threads, kReduction, vote, {file, line, false});
 }
 inline void syncWarp(u32 mask, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-  warpSync(mask, {file, line});
+  warpSync(mask, {file, line, false});
 }
 
 // ---- warps ----

@@ -22,6 +22,7 @@ _LIBRARY = {"__assertfail": "ptx::assertFailed"}
 class _FunctionExpressions(Expressions):
     def __init__(self, module: Module, function: Function):
         super().__init__(module, function)
+        self.labels = {statement.name for statement in function.body or [] if isinstance(statement, Label)}
         self.calls = {called.name: functionName(called.name) for called in module.functions.values()
                       if called.body is not None and not called.isEntry}
         self.calls.update({name: helper for name, helper in _LIBRARY.items() if name in module.functions})
@@ -73,6 +74,8 @@ class Emitter:
 
     # ---- variables of the module ----
     def _variables(self) -> None:
+        self._lines += [f"uint64_t {variableName(variable.name)}();" for variable in self._module.variables.values()
+                        if variable.space in ("global", "const")]  # their initial values may name each other
         for variable in self._module.variables.values():
             if variable.space not in ("global", "const"):
                 continue
@@ -201,7 +204,10 @@ class Emitter:
         mods = Modifiers(ins)
         if ins.opcode == "bra":
             mods.ignore("uni")
-            translated = _branch(ins.operands[0].name, passed)
+            (target,) = ins.operands
+            if not isinstance(target, Symbol) or target.name not in to.labels:
+                raise to.fail(f"branch to {target}, which is no label")
+            translated = _branch(target.name, passed)
         elif ins.opcode == "brx":
             mods.ignore("idx", "uni")
             translated = self._jumpTable(ins, to, passed)

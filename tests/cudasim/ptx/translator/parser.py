@@ -166,19 +166,18 @@ class Parser:
                 values += self._initial()
                 self._accept(",")
             return values
-        if self._peek().text == "generic":  # generic(symbol): the address as ld without a space takes it
-            self._take()
-            self._expect("(")
-            value = self._initialSymbol()
-            self._expect(")")
-            return [value]
         if self._peek().kind == "word":
             return [self._initialSymbol()]
         return [self._literal()]
 
     def _initialSymbol(self) -> Symbol:
+        """name, generic(name): the address as ld without a space takes it; either with an offset behind."""
         name, offset = self._word(), 0
-        while self._peek().text in "+-":
+        if name == "generic":
+            self._expect("(")
+            name = self._word()
+            self._expect(")")
+        while self._peek().text in ("+", "-"):
             negative = self._take().text == "-"
             offset += -self._integer() if negative else self._integer()
         return Symbol(name, offset)
