@@ -82,10 +82,9 @@ endif()
 function(peal_cuda_sources target)
   if(PEAL_CUDA)
     set_target_properties(${target} PROPERTIES CUDA_VISIBILITY_PRESET hidden)
-    # A spill is a warning, and so an error.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Werror=all-warnings>"
       "$<$<COMPILE_LANGUAGE:CUDA>:${PEAL_NVCC_TARGETS}>"
-      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas -v,-warn-spills -Xfatbin -compress-all>"
+      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas -v -Xfatbin -compress-all>"
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra,-Wshadow,-Werror>")
     target_link_libraries(${target} PRIVATE CUDA::cudart_static)
   endif()
