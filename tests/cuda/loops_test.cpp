@@ -17,7 +17,7 @@ using reference::Random;
 using Bytes = std::vector<uint8_t>;
 
 struct Operation {
-  std::string name;
+  const char* name;
   pealRedOp_t kind;
   int rawSource = -1, divideBy = 0;
 };

@@ -230,7 +230,7 @@ struct Reduction {
   // The next source is under way while the one before is combined.
   template <class Access, int kSteps>
   PEAL_DEVICE void steps(size_t at, size_t stride) const {
-    typename Access::Word ahead[kSteps], words[kSteps];
+    typename Access::Word ahead[kSteps]{}, words[kSteps];
     typename Access::Accumulators sum[kSteps];
     loadSteps<Access>(words, bytesAt(sources[0], at), stride);
     if (sourceCount > 1) {
