@@ -136,6 +136,9 @@ void retireFinishedBlocks() {
   Executor& e = *executor;
   for (Block* block : e.finished) {
     retire(*block);
+    if (--e.unfinished[block->grid] == 0) {
+      e.finishedGrids.push_back(block->grid);
+    }
     if (e.starved == block) {
       e.starved = nullptr;
     }

@@ -1,5 +1,7 @@
 #include "tests/cudasim/core/run.h"
 
+#include <utility>
+
 #include "tests/cudasim/core/scheduler.h"
 
 namespace peal::cudasim {
@@ -31,12 +33,26 @@ void addPending(const Grid& grid) {
   for (uint32_t index = 0; index < blocks; ++index) {
     executor->pending.push_back({&grid, index});
   }
+  executor->unfinished[&grid] = blocks;
 }
 
-void runAll() {
+// What follows the grids whose last block has been retired.
+void addSuccessors(const Successors& successors) {
+  const std::vector<const Grid*> finished = std::exchange(executor->finishedGrids, {});
+  for (const Grid* grid : finished) {
+    if (successors) {
+      for (const Grid* next : successors(*grid)) {
+        addPending(*next);
+      }
+    }
+  }
+}
+
+void runAll(const Successors& successors) {
   Executor& e = *executor;
   while (e.result.ok()) {
     retireFinishedBlocks();
+    addSuccessors(successors);
     startBlocks();
     if (e.ready.size() != 0) {
       enterFibers();
@@ -50,7 +66,8 @@ void runAll() {
 
 }  // namespace
 
-RunResult run(std::span<Grid* const> grids, World world, OnTrap onTrap, const std::atomic<bool>* cancelled) {
+RunResult run(std::span<Grid* const> grids, World world, OnTrap onTrap, const std::atomic<bool>* cancelled,
+              const Successors& successors) {
   if (executor != nullptr) {
     trap(TrapKind::Launch, "run() called from a kernel");
   }
@@ -67,7 +84,7 @@ RunResult run(std::span<Grid* const> grids, World world, OnTrap onTrap, const st
     for (const Grid* grid : grids) {
       addPending(*grid);
     }
-    runAll();
+    runAll(successors);
   } catch (const RunEnded&) {  // by a trap on the root; state.result says why
   }
   abandonBlocks();

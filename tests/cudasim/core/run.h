@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tests/cudasim/core/dim.h"
 
@@ -59,10 +60,15 @@ enum class World : uint8_t { Alone, Shared };
 enum class OnTrap : uint8_t { EndProcess, Return };
 constexpr int kTrapStatus = 97;
 
+// Grids to run besides, once `finished` has finished while others still run. Called on the run's thread,
+// outside any kernel.
+using Successors = std::function<std::vector<Grid*>(const Grid& finished)>;
+
 // Runs all blocks of all grids on the calling thread and returns when the last has finished. Blocks start in
-// the order of `grids`. A run ends early, with TrapKind::Cancelled, once *cancelled is true.
+// the order of `grids`; those of successors come behind. A run ends early, with TrapKind::Cancelled, once
+// *cancelled is true.
 RunResult run(std::span<Grid* const> grids, World world = World::Alone, OnTrap onTrap = OnTrap::EndProcess,
-              const std::atomic<bool>* cancelled = nullptr);
+              const std::atomic<bool>* cancelled = nullptr, const Successors& successors = nullptr);
 
 // Called with every trap of every run, before the process ends or run() returns; from any thread that runs
 // grids. Returns the observer that was there before.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -163,6 +164,8 @@ struct Executor {
   std::deque<PendingBlock> pending;
   std::vector<std::unique_ptr<Block>> blocks;  // resident
   std::vector<Block*> finished;                // of them; the root retires them
+  std::map<const Grid*, uint64_t> unfinished;  // blocks not retired yet
+  std::vector<const Grid*> finishedGrids;      // whose last block has been retired
   uint32_t blocksStarted = 0;
   uint64_t live = 0;  // threads
   Block* starved = nullptr;
