@@ -1,12 +1,12 @@
-// What the tests of the simulated runtime share: a fresh machine for each, nothing alive after it, a gate that
-// keeps a stream busy, and child processes.
+// What the tests of the simulated runtime share: a fresh machine for each, nothing alive after it, a gate
+// that keeps a stream busy, and child processes.
 #pragma once
 #include <cuda_runtime.h>
+#include <cudasim/runtime.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cudasim/runtime.h>
 #include <future>
 #include <string>
 #include <vector>

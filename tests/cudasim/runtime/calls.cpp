@@ -17,6 +17,8 @@ struct Failure {
   cudaError_t error;   // cudaSuccess: the usual one
 };
 
+void writeNames();  // to CUDASIM_CALLS_FILE
+
 // A lock of its own: calls are counted before the runtime is locked, and tests ask while others call.
 struct Calls {
   std::mutex mutex;
@@ -39,43 +41,58 @@ cudaError_t errorNamed(const std::string& text) {
   refuse(text, "there is no such error");
 }
 
-// Not static objects: calls may come from threads that outlive main.
+void addFromEnvironment(std::multimap<std::string, Failure>& failures) {
+  const char* text = std::getenv("CUDASIM_FAIL");
+  if (text == nullptr) {
+    return;
+  }
+  const std::string all = text;
+  const size_t first = all.find(':');
+  if (first == std::string::npos) {
+    refuse(all, "there is no number");
+  }
+  const uint64_t n = std::strtoull(all.c_str() + first + 1, nullptr, 10);
+  if (n == 0) {
+    refuse(all, "calls are counted from 1");
+  }
+  const size_t second = all.find(':', first + 1);
+  const cudaError_t error = second == std::string::npos ? cudaSuccess : errorNamed(all.substr(second + 1));
+  failures.insert({all.substr(0, first), {n, error}});
+}
+
+// Not a static object: calls may come from threads that outlive main.
 Calls& calls() {
   static Calls* const instance = [] {
     auto* made = new Calls;
-    if (const char* text = std::getenv("CUDASIM_FAIL")) {
-      const std::string all = text;
-      const size_t first = all.find(':');
-      if (first == std::string::npos) {
-        refuse(all, "there is no number");
-      }
-      const size_t second = all.find(':', first + 1);
-      const uint64_t n = std::strtoull(all.c_str() + first + 1, nullptr, 10);
-      if (n == 0) {
-        refuse(all, "calls are counted from 1");
-      }
-      const cudaError_t error =
-          second == std::string::npos ? cudaSuccess : errorNamed(all.substr(second + 1));
-      made->failures.insert({all.substr(0, first), {n, error}});
-    }
+    addFromEnvironment(made->failures);
     if (std::getenv("CUDASIM_CALLS_FILE") != nullptr) {
-      std::atexit([] {
-        Calls& all = calls();
-        const std::lock_guard lock(all.mutex);
-        if (std::FILE* file = std::fopen(std::getenv("CUDASIM_CALLS_FILE"), "a")) {
-          for (const char* name : all.names) {
-            std::fprintf(file, "%s\n", name);
-          }
-          std::fclose(file);
-        }
-      });
+      std::atexit(writeNames);
     }
     return made;
   }();
   return *instance;
 }
 
+void writeNames() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  if (std::FILE* file = std::fopen(std::getenv("CUDASIM_CALLS_FILE"), "a")) {
+    for (const char* name : all.names) {
+      std::fprintf(file, "%s\n", name);
+    }
+    std::fclose(file);
+  }
+}
+
 }  // namespace
+
+void restartCalls() {
+  Calls& all = calls();
+  const std::lock_guard lock(all.mutex);
+  all.names.clear();
+  all.failures.clear();
+  addFromEnvironment(all.failures);
+}
 
 cudaError_t countCall(const char* function, cudaError_t usualError) {
   Calls& all = calls();

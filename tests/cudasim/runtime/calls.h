@@ -7,4 +7,7 @@ namespace peal::cudasim {
 // Counts this call; the error it shall return, cudaSuccess for none.
 cudaError_t countCall(const char* function, cudaError_t usualError);
 
+// Counts from zero again; what CUDASIM_FAIL says fails, and nothing else.
+void restartCalls();
+
 }  // namespace peal::cudasim

@@ -127,6 +127,8 @@ class Engine {
   void finish(Lock& lock, Stream& stream);
   void reap(Lock& lock);
   bool drainUntilKernels(Lock& lock);
+  static bool isLost(const Stream& stream);
+  std::vector<const Launch*> takeReadyKernels(std::map<const Launch*, std::vector<StreamRef>>& taken);
   bool runReadyKernels(Lock& lock);
   bool waitForOtherProcesses(Lock& lock);
 

@@ -22,11 +22,16 @@ void Engine::hold(Lock& lock, World world) {
   world_ = world;
 }
 
+// Kernels of a device that is lost are not run.
+bool Engine::isLost(const Stream& stream) {
+  return runtime().lost.count(stream.queue.front().work->device) > 0;
+}
+
 // Everything but kernels that is ready, in the order of the streams. False: nothing was.
 bool Engine::drainUntilKernels(Lock& lock) {
   bool progress = false;
   for (const StreamRef& stream : std::vector(streams_)) {
-    while (canRun(*stream) && !stream->queue.front().work->launch) {
+    while (canRun(*stream) && (!stream->queue.front().work->launch || isLost(*stream))) {
       runHead(lock, *stream);
       progress = true;
     }
@@ -34,26 +39,49 @@ bool Engine::drainUntilKernels(Lock& lock) {
   return progress;
 }
 
-bool Engine::runReadyKernels(Lock& lock) {
-  std::vector<StreamRef> ready;
+// The kernels at the heads of the streams, which are theirs to finish now.
+std::vector<const Launch*> Engine::takeReadyKernels(std::map<const Launch*, std::vector<StreamRef>>& taken) {
   std::vector<const Launch*> launches;
   for (const StreamRef& stream : streams_) {
-    if (canRun(*stream) && stream->queue.front().work->launch) {
-      ready.push_back(stream);
-      launches.push_back(stream->queue.front().work->launch.get());
-      stream->running = true;
+    if (!canRun(*stream) || !stream->queue.front().work->launch) {
+      continue;
+    }
+    const Launch* launch = stream->queue.front().work->launch.get();
+    stream->running = true;
+    taken[launch].push_back(stream);
+    launches.push_back(launch);
+  }
+  return launches;
+}
+
+bool Engine::runReadyKernels(Lock& lock) {
+  std::map<const Launch*, std::vector<StreamRef>> taken;  // graphs may launch one launch in several streams
+  const auto finishOne = [&](const Launch& launch) {
+    std::vector<StreamRef>& streams = taken[&launch];
+    finish(lock, *streams.back());
+    streams.pop_back();
+  };
+  const std::vector<const Launch*> first = takeReadyKernels(taken);
+  if (first.empty()) {
+    return false;
+  }
+  lock.unlock();
+  runLaunches(first, world_, [&](const Launch& finished) {
+    lock.lock();
+    finishOne(finished);
+    drainUntilKernels(lock);
+    const std::vector<const Launch*> next = takeReadyKernels(taken);
+    lock.unlock();
+    return next;
+  });
+  lock.lock();
+  // After a trap: those that did not end by themselves.
+  for (auto& [launch, streams] : taken) {
+    while (!streams.empty()) {
+      finishOne(*launch);
     }
   }
-  std::erase_if(launches, [](const Launch* launch) { return runtime().lost.count(launch->device) > 0; });
-  if (!launches.empty()) {
-    lock.unlock();
-    runLaunches(launches, world_);
-    lock.lock();
-  }
-  for (const StreamRef& stream : ready) {
-    finish(lock, *stream);
-  }
-  return !ready.empty();
+  return true;
 }
 
 bool Engine::waitForOtherProcesses(Lock& lock) {

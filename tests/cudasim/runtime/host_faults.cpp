@@ -29,7 +29,8 @@ void describe(uintptr_t address, char* text, size_t bytes) {
       lock.owns_lock() ? runtime().memory.holding(reinterpret_cast<void*>(address)) : nullptr;
   if (range != nullptr) {
     std::snprintf(text, bytes,
-                  "cudasim: host code touched device memory: %#lx, byte %zu of an allocation of %zu bytes on "
+                  "cudasim: host code touched device memory, at or near %#lx: byte %zu of an allocation of "
+                  "%zu bytes on "
                   "device %d. Copy with cudaMemcpy.\n",
                   static_cast<unsigned long>(address), static_cast<size_t>(address - range->base),
                   range->bytes, range->device);

@@ -8,9 +8,11 @@
 
 namespace peal::cudasim {
 
-// Runs them all to their ends on the calling thread; waits before that until they fit beside what else runs
-// on their devices. Not under the runtime's lock.
-void runLaunches(const std::vector<const Launch*>& launches, World world);
+using NextLaunches = std::function<std::vector<const Launch*>(const Launch& finished)>;
+
+// Runs them all to their ends on the calling thread, and what `next` gives when one has ended. Blocks that do
+// not fit beside what else runs on their device wait. Not under the runtime's lock.
+void runLaunches(const std::vector<const Launch*>& launches, World world, const NextLaunches& next = nullptr);
 
 // Something that a device cannot survive happened outside a kernel: prints the report and ends the process,
 // or makes the device useless to it (cudasim/runtime.h: setTraps).

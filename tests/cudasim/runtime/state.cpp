@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
 #include "tests/cudasim/core/options.h"
 #include "tests/cudasim/runtime/api.h"
+#include "tests/cudasim/runtime/calls.h"
 
 namespace peal::cudasim {
 namespace {
@@ -25,7 +27,10 @@ thread_local uint64_t deviceGeneration = 0;
 
 void setMachine(Runtime& all, const Machine& machine) {
   all.machine = machine;
-  options().residentBlocks = int64_t{machine.multiprocessors} * machine.blocksPerMultiprocessor;
+  // Core's cap if it is lower, so that a process has room for its threads' stacks.
+  static const int64_t most = options().residentBlocks;
+  options().residentBlocks =
+      std::min(most, int64_t{machine.multiprocessors} * machine.blocksPerMultiprocessor);
 }
 
 Runtime* makeRuntime() {
@@ -98,8 +103,7 @@ void restart(const Machine& machine) {
   setMachine(all, machine);
   generation++;
   setLastError(cudaSuccess);
-  countCalls();
-  failNothing();
+  restartCalls();
 }
 
 void restart() { restart(machineFromEnvironment()); }
@@ -111,8 +115,7 @@ void restartAfterFork() {
     instance.load()->memory.forgetAll();
     instance = makeRuntime();  // the parent's is left as it was: its locks may be held
   }
-  countCalls();
-  failNothing();
+  restartCalls();
 }
 
 void setTraps(Traps traps) { runtime().trapsAreErrors = traps == Traps::Error; }

@@ -28,8 +28,6 @@ struct Runtime {
   std::set<std::pair<int, int>> peers;  // (device, peer) with access enabled
   std::map<int, cudaError_t> lost;      // devices that a trap has made useless to this process
   std::array<std::atomic<bool>, kMostDevices> cancelled{};  // kernels of this device shall end
-  std::map<int, int> residentBlocks;                        // of the grids that run on a device
-  std::condition_variable residentChanged;
   std::vector<std::string> trapReports;
   std::atomic<bool> trapsAreErrors = false;
 
