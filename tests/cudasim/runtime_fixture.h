@@ -34,8 +34,15 @@ class RuntimeTest : public ::testing::Test {
 class Gate {
  public:
   void close(cudaStream_t stream) {
+    // The stream has its own part: it may pass after the gate is gone.
+    auto* opened = new std::shared_future<void>(opened_);
     EXPECT_CUDA(cudaLaunchHostFunc(
-        stream, [](void* gate) { static_cast<Gate*>(gate)->opened_.wait(); }, this));
+        stream,
+        [](void* data) {
+          const std::unique_ptr<std::shared_future<void>> own(static_cast<std::shared_future<void>*>(data));
+          own->wait();
+        },
+        opened));
   }
   void open() { promise_.set_value(); }
 

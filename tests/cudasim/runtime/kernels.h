@@ -18,4 +18,7 @@ void runLaunches(const std::vector<const Launch*>& launches, World world, const 
 // or makes the device useless to it (cudasim/runtime.h: setTraps).
 void loseDevice(int device, cudaError_t error, const std::string& report);
 
+// Attributes of kernels are those of a fresh process again.
+void forgetKernelAttributes();
+
 }  // namespace peal::cudasim

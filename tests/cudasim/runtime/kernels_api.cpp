@@ -5,6 +5,7 @@
 
 #include "tests/cudasim/runtime/api.h"
 #include "tests/cudasim/runtime/capture.h"
+#include "tests/cudasim/runtime/kernels.h"
 
 namespace peal::cudasim {
 namespace {
@@ -83,6 +84,14 @@ void registerKernel(const void* func, const KernelBinder& binder, size_t argumen
   if (!kernel.binder) {
     kernel.binder = binder;
     kernel.argumentBytes = argumentBytes;
+  }
+}
+
+void forgetKernelAttributes() {
+  const std::lock_guard lock(kernelsMutex);
+  for (auto& [func, kernel] : kernels()) {
+    kernel.dynamicShared = kDefaultShared;
+    kernel.attributes.reset();
   }
 }
 

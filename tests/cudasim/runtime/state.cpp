@@ -12,6 +12,7 @@
 #include "tests/cudasim/core/options.h"
 #include "tests/cudasim/runtime/api.h"
 #include "tests/cudasim/runtime/calls.h"
+#include "tests/cudasim/runtime/kernels.h"
 
 namespace peal::cudasim {
 namespace {
@@ -101,6 +102,7 @@ void restart(const Machine& machine) {
     cancelled = false;
   }
   setMachine(all, machine);
+  forgetKernelAttributes();
   generation++;
   setLastError(cudaSuccess);
   restartCalls();
