@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <vector>
 
 #include "lib/api/api.h"
+#include "lib/comm/group.h"
 #include "lib/executor/device_executor.h"
 #include "lib/zero/loops.h"
 
@@ -117,7 +120,13 @@ pealResult_t pealAdamwStep(const void* gradient, void* weight, const pealAdamw_t
     PEAL_TRY(checkState(kName, gradient, weight, state));
     if (device != PEAL_DEVICE_HOST) {
       PEAL_TRY(checkDevice(device));
-      return launchAdamw(device, *state, gradient, weight, stream);
+    }
+    Result<StreamRef> target = streamOn(kName, device, stream);
+    if (!target) {
+      return target.error();
+    }
+    if (device != PEAL_DEVICE_HOST) {
+      return launchAdamw(device, *state, gradient, weight, target->cuda);
     }
     PEAL_TRY(checkSegments(kName, *state));
     const auto run = [copy = *state, from = static_cast<const uint16_t*>(gradient),
@@ -125,11 +134,128 @@ pealResult_t pealAdamwStep(const void* gradient, void* weight, const pealAdamw_t
       stepOnHost(copy, from, to);
       return {};
     };
-    if (stream == nullptr) {
+    if (target->host == nullptr) {
       return run();
     }
-    PEAL_TRY(checkStream(kName, stream));
-    stream->stream->enqueue(run);
+    target->host->enqueue(run);
     return {};
+  });
+}
+
+namespace {
+
+// The blocks of the fused step: their sum, and what lies before this rank's.
+struct Shares {
+  size_t total, before;
+};
+
+Result<Shares> sharesOf(const char* function, const size_t counts[], const pealAdamw_t& state,
+                        const Communicator& comm) {
+  Shares shares{0, 0};
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const size_t count = counts[rank];
+    if (count > std::numeric_limits<size_t>::max() / 16 - shares.total) {
+      return wrong(function,
+                   fmt::format("counts[{}] is {}: the sum is more than the address space.", rank, count));
+    }
+    shares.before += rank < comm.rank() ? count : 0;
+    shares.total += count;
+  }
+  if (state.count != counts[comm.rank()]) {
+    return wrong(function, fmt::format("state->count is {} on rank {}, whose block has {} elements.",
+                                       state.count, comm.rank(), counts[comm.rank()]));
+  }
+  return shares;
+}
+
+Result<void> checkArrays(const char* function, const void* gradients, const void* weights, size_t count) {
+  const auto* from = static_cast<const std::byte*>(gradients);
+  const auto* to = static_cast<const std::byte*>(weights);
+  if (count > 0 && (from == nullptr || to == nullptr)) {
+    return wrong(function, fmt::format("{} is NULL and the blocks have {} elements.",
+                                       from == nullptr ? "gradients" : "weights", count));
+  }
+  if (from != to && from < to + 2 * count && to < from + 2 * count) {
+    return wrong(function, fmt::format("gradients ({} bytes at {}) and weights (at {}) overlap without being "
+                                       "the same array.",
+                                       2 * count, gradients, weights));
+  }
+  return {};
+}
+
+CollectiveCall bf16Call(int kind, const void* send, void* recv, std::vector<size_t> counts) {
+  CollectiveCall call;
+  call.kind = kind;
+  call.send = send;
+  call.recv = recv;
+  call.counts = std::move(counts);
+  call.type = pealBfloat16;
+  call.hasOp = kind != pealStatAllGather;
+  return call;
+}
+
+// On host memory: three steps, with their places in the order taken now.
+Result<void> reduceStepGather(pealComm& handle, HostStream* stream, const void* gradients, void* weights,
+                              const std::vector<size_t>& counts, const pealAdamw_t& state, size_t before) {
+  const std::shared_ptr<Communicator>& comm = handle.comm;
+  auto* own = static_cast<uint16_t*>(weights) + before;
+  Result<Communicator::Prepared> scatter =
+      comm->prepare(bf16Call(pealStatReduceScatter, gradients, own, counts));
+  if (!scatter) {
+    return scatter.error();
+  }
+  Result<Communicator::Prepared> gather = comm->prepare(bf16Call(pealStatAllGather, own, weights, counts));
+  if (!gather) {
+    return gather.error();
+  }
+  auto calls = std::make_shared<std::array<Communicator::Prepared, 2>>(
+      std::array<Communicator::Prepared, 2>{std::move(*scatter), std::move(*gather)});
+  const auto run = [comm, calls, state, own]() -> Result<void> {
+    Result<void> reduced = comm->run((*calls)[0]);
+    if (reduced) {
+      stepOnHost(state, own, own);
+    }
+    Result<void> gathered = comm->run((*calls)[1]);  // in any case: the places behind it wait
+    return reduced ? gathered : reduced;
+  };
+  if (stream != nullptr) {
+    stream->enqueue(run);
+    return {};
+  }
+  return run();
+}
+
+}  // namespace
+
+pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const size_t counts[],
+                                   const pealAdamw_t* state, pealComm_t comm, pealStream_t stream) {
+  return guarded([&]() -> Result<void> {
+    constexpr const char* kName = "pealReduceAdamwGather";
+    PEAL_TRY(checkComm(kName, comm));
+    if (counts == nullptr) {
+      return nullArgument(kName, "counts");
+    }
+    if (Group::ofThisThread().active()) {
+      return Error{pealInvalidUsage, fmt::format("{} on {}: not inside a group.", kName, comm->comm->name())};
+    }
+    Result<StreamRef> target = streamFor(kName, *comm, stream);
+    if (!target) {
+      return target.error();
+    }
+    // The step works on this rank's block of `weights`.
+    PEAL_TRY(checkState(kName, gradients, weights, state));
+    const Result<Shares> shares = sharesOf(kName, counts, *state, *comm->comm);
+    if (!shares) {
+      return shares.error();
+    }
+    PEAL_TRY(checkArrays(kName, gradients, weights, shares->total));
+    const std::vector<size_t> blocks(counts, counts + comm->comm->size());
+    const CommUse use(*comm);
+    if (comm->comm->onDevice()) {
+      return comm->comm->issueOnDevice(bf16Call(pealStatAllReduce, gradients, weights, blocks), *state,
+                                       target->cuda);
+    }
+    PEAL_TRY(checkSegments(kName, *state));
+    return reduceStepGather(*comm, target->host.get(), gradients, weights, blocks, *state, shares->before);
   });
 }

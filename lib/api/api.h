@@ -57,6 +57,8 @@ Result<void> checkStream(const char* function, const pealStream* stream);
 // may look into to find out.
 void noteStream(const pealStream* stream);
 void forgetStream(const pealStream* stream);
+// What `stream` is, for a call that works on this device. `where`: for the sentence.
+Result<StreamRef> streamOn(const std::string& where, int device, pealStream* stream);
 // The stream of a call on this communicator: NULL, a host stream, or on a GPU a CUDA stream.
 Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream);
 Result<void> checkEvent(const char* function, const pealEvent* event);

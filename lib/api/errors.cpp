@@ -83,29 +83,37 @@ void forgetStream(const pealStream* stream) {
   streams().live.erase(stream);
 }
 
-Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream) {
-  const Communicator& communicator = *comm.comm;
+Result<StreamRef> streamOn(const std::string& where, int device, pealStream* stream) {
   if (stream == nullptr) {
     return StreamRef{};
   }
   const bool host = isHostStream(stream);
-  if (communicator.onDevice()) {
+  if (device != PEAL_DEVICE_HOST) {
     if (host) {
       return Error{pealInvalidArgument,
-                   fmt::format("{} on {}: the stream was made by pealStreamCreate and runs host work. This "
-                               "communicator is on device {}: pass a cudaStream_t, cast to pealStream_t.",
-                               function, communicator.name(), communicator.device())};
+                   fmt::format("{}: the stream was made by pealStreamCreate and runs host work. This call is "
+                               "for device {}: pass a cudaStream_t, cast to pealStream_t.",
+                               where, device)};
     }
     return StreamRef{.host = nullptr, .cuda = stream};
   }
   if (!host) {
     return Error{
         pealInvalidArgument,
-        fmt::format("{} on {}: {} is not a stream made by pealStreamCreate; was it destroyed already? "
-                    "This communicator is on host memory and takes no CUDA stream.",
-                    function, communicator.name(), static_cast<const void*>(stream))};
+        fmt::format("{}: {} is not a stream made by pealStreamCreate; was it destroyed already? This "
+                    "call is for host memory and takes no CUDA stream.",
+                    where, static_cast<const void*>(stream))};
   }
   return StreamRef{.host = stream->stream, .cuda = nullptr};
+}
+
+Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream) {
+  if (stream == nullptr) {
+    return StreamRef{};
+  }
+  const Communicator& communicator = *comm.comm;
+  return streamOn(fmt::format("{} on {}", function, communicator.name()),
+                  communicator.onDevice() ? communicator.device() : PEAL_DEVICE_HOST, stream);
 }
 
 }  // namespace peal::api

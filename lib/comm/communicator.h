@@ -92,6 +92,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // On a GPU: issue onto a CUDA stream, which runs it. fork and join as in lib/executor/device_executor.h.
   Result<void> issueOnDevice(const CollectiveCall& call, void* stream);
   Result<void> issueOnDevice(std::vector<PointToPoint> calls, void* stream);
+  // The fused step of peal/adamw.h; counts of the call: elements of each rank's block.
+  Result<void> issueOnDevice(const CollectiveCall& call, const pealAdamw_t& state, void* stream);
   Result<void> forkOnDevice(void* stream);
   Result<void> joinOnDevice(void* stream);
   Result<uint64_t> registerBuffer(void* data, size_t bytes);

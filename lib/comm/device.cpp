@@ -87,6 +87,31 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, void* strea
   return settleIssue(device_->issue(*collective, deferred, stream));
 }
 
+Result<void> Communicator::issueOnDevice(const CollectiveCall& call, const pealAdamw_t& state, void* stream) {
+  PEAL_TRY(usable());
+  const void* deferred = nullptr;
+  size_t elements = 0;
+  Result<Collective> collective = resolve(call, deferred, elements);
+  if (!collective) {
+    return collective.error();
+  }
+  const DeviceFacts& facts = device_->facts();
+  DeviceQuestion asked{.call = question(*collective, elements),
+                       .llBytes = facts.llBytes,
+                       .ll128Bytes = facts.ll128Bytes,
+                       .channels = facts.channels,
+                       .linesWhole = facts.linesWhole,
+                       .forced = "simple"};
+  asked.call.slotBytes = facts.slotBytes;
+  asked.call.forced = configuration()->text(Knob::Algorithm) == "ring" ? "ring" : "two_shot";
+  Result<Choice> choice = chooseOnDevice(asked);
+  if (!choice) {
+    return choice.error();
+  }
+  collective->choice = *choice;
+  return settleIssue(device_->issue(*collective, state, stream));
+}
+
 Result<void> Communicator::issueOnDevice(std::vector<PointToPoint> calls, void* stream) {
   PEAL_TRY(usable());
   return settleIssue(device_->issue(calls, stream));

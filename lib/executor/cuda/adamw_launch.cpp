@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/executor/cuda/arguments.h"
 #include "lib/executor/cuda/kernels.h"
 #include "lib/executor/device_executor.h"
 #include "lib/memory/cuda.h"
@@ -22,6 +23,20 @@ Result<void> launchAdamw(int device, const pealAdamw_t& state, const void* gradi
                          void* stream) {
   const cuda::CurrentDevice current(device);
   PEAL_TRY(current.status());
+  constexpr const char* kName = "pealAdamwStep";
+  const Result<cuda::StreamState> target = cuda::stateOf(kName, device, static_cast<cudaStream_t>(stream));
+  if (!target) {
+    return target.error();
+  }
+  const auto check = [&](const char* what, const void* data, size_t bytes) {
+    return cuda::checkBuffer(kName, device, what, data, bytes);
+  };
+  PEAL_TRY(check("gradient", gradient, state.count * 2));
+  PEAL_TRY(check("weight", weight, state.count * 2));
+  PEAL_TRY(check("state->master", state.master, state.count * 4));
+  PEAL_TRY(check("state->moment1", state.moment1, state.count * 4));
+  PEAL_TRY(check("state->moment2", state.moment2, state.count * 4));
+  PEAL_TRY(check("state->segments", state.segments, state.segmentCount * sizeof(pealAdamwSegment_t)));
   int processors = 0;
   PEAL_TRY(cuda::cudaResult(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                             "asking device {} for its processors", device));

@@ -180,13 +180,25 @@ Result<void> CudaExecutor::check(const std::vector<PointToPoint>& calls) const {
   return {};
 }
 
+// The control block alone may be pinned host memory.
+Result<void> CudaExecutor::check(const pealAdamw_t& state) const {
+  const std::string where = fmt::format("pealReduceAdamwGather on {}", options_.name);
+  const size_t bytes = state.count * sizeof(float);
+  PEAL_TRY(checkBuffer(where, options_.device, "state->master", state.master, bytes));
+  PEAL_TRY(checkBuffer(where, options_.device, "state->moment1", state.moment1, bytes));
+  PEAL_TRY(checkBuffer(where, options_.device, "state->moment2", state.moment2, bytes));
+  return checkBuffer(where, options_.device, "state->segments", state.segments,
+                     state.segmentCount * sizeof(pealAdamwSegment_t));
+}
+
 template <class Kernel, class Args>
-Result<void> CudaExecutor::launch(const StreamState& state, Kernel kernel, int channels, Args& args) {
+Result<void> CudaExecutor::launch(const StreamState& state, Kernel kernel, int channels, int threads,
+                                  Args& args) {
   PEAL_TRY(resources_->order->before(state));
   void* pointers[] = {&args};
   PEAL_TRY(cudaResult(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(channels)),
-                                       dim3(static_cast<unsigned>(threads_)), pointers, 0, state.stream),
-                      "{}: launching {} blocks of {} threads", options_.name, channels, threads_));
+                                       dim3(static_cast<unsigned>(threads)), pointers, 0, state.stream),
+                      "{}: launching {} blocks of {} threads", options_.name, channels, threads));
   return resources_->order->after(state);
 }
 
@@ -200,7 +212,7 @@ Result<void> CudaExecutor::issue(const Collective& call, const void* deferredSca
   PEAL_TRY(check(call, deferredScalar));
   CollectiveArgs args = argumentsOf(view_, call, deferredScalar, *resources_->memory);
   PEAL_TRY(launch(*state, collectiveKernelFor(call.type, call.kind, call.choice.protocol),
-                  call.choice.channels, args));
+                  call.choice.channels, threads_, args));
   if (state->capture == 0) {
     const std::lock_guard lock(statsMutex_);
     count(stats_, view_, call);
@@ -217,12 +229,32 @@ Result<void> CudaExecutor::issue(const std::vector<PointToPoint>& calls, void* s
   }
   PEAL_TRY(check(calls));
   PointToPointArgs args = argumentsOf(view_, calls, *resources_->memory);
-  PEAL_TRY(launch(*state, pointToPointKernel(), facts_.channels, args));
+  PEAL_TRY(launch(*state, pointToPointKernel(), facts_.channels, threads_, args));
   if (state->capture == 0) {
     const std::lock_guard lock(statsMutex_);
     for (const PointToPoint& call : calls) {
       count(stats_, view_, call);
     }
+  }
+  return {};
+}
+
+Result<void> CudaExecutor::issue(const Collective& call, const pealAdamw_t& state, void* stream) {
+  const CurrentDevice current(options_.device);
+  PEAL_TRY(current.status());
+  Result<StreamState> target = streamFor(stream);
+  if (!target) {
+    return target.error();
+  }
+  PEAL_TRY(check(call, nullptr));
+  PEAL_TRY(check(state));
+  ReduceAdamwGatherArgs args{argumentsOf(view_, call, nullptr, *resources_->memory), state};
+  args.collective.digest.op = Digest::kAdamw;
+  PEAL_TRY(launch(*target, reduceAdamwGatherKernel(), call.choice.channels,
+                  std::min(threads_, kMostFusedThreads), args));
+  if (target->capture == 0) {
+    const std::lock_guard lock(statsMutex_);
+    count(stats_, view_, call);
   }
   return {};
 }

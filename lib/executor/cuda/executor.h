@@ -54,6 +54,7 @@ class CudaExecutor final : public DeviceExecutor {
   Result<void> join(void* stream) override;
   Result<void> issue(const Collective& call, const void* deferredScalar, void* stream) override;
   Result<void> issue(const std::vector<PointToPoint>& calls, void* stream) override;
+  Result<void> issue(const Collective& call, const pealAdamw_t& state, void* stream) override;
   std::optional<Fault> fault() override;
   void stop(int culpritRank, const std::string& reason) override;
   Result<void> drain(Deadline deadline) override;
@@ -67,8 +68,9 @@ class CudaExecutor final : public DeviceExecutor {
   Result<StreamState> streamFor(void* stream) const;
   Result<void> check(const Collective& call, const void* deferredScalar) const;
   Result<void> check(const std::vector<PointToPoint>& calls) const;
+  Result<void> check(const pealAdamw_t& state) const;
   template <class Kernel, class Args>
-  Result<void> launch(const StreamState& state, Kernel kernel, int channels, Args& args);
+  Result<void> launch(const StreamState& state, Kernel kernel, int channels, int threads, Args& args);
 
   const DeviceOptions options_;
   const int threads_;

@@ -12,6 +12,9 @@ namespace {
 const size_t* startsOf(const Collective& call) { return call.starts.empty() ? nullptr : call.starts.data(); }
 
 Blocks blocksFor(const Collective& call, int size) {
+  if (call.kind == pealStatAllReduce && startsOf(call) != nullptr) {  // the fused step: a block per rank
+    return {call.starts.back(), size, startsOf(call)};
+  }
   return blocksOf(call.kind, call.choice.algorithm, call.count, startsOf(call), size);
 }
 

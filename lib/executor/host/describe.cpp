@@ -18,6 +18,9 @@ const char* digestOp(const Digest& digest) {
   if (digest.op == pealNumOps) {
     return "pre-multiplied sum";
   }
+  if (digest.op == Digest::kAdamw) {
+    return "sum and AdamW";
+  }
   return digest.op < pealNumOps ? opName(static_cast<pealRedOp_t>(digest.op)) : "none";
 }
 
@@ -33,7 +36,7 @@ std::string describe(const Digest& digest) {
     return text;
   }
   text += fmt::format(" (count {}, {}", digest.count, digestType(digest));
-  if (digest.op <= pealNumOps) {
+  if (digest.op != Digest::kNoOp) {
     text += fmt::format(", {}", digestOp(digest));
   }
   if (digest.root >= 0) {
