@@ -1,8 +1,12 @@
-// pealAdamwStep on host memory: the loops, segments, the control block, streams, and what it refuses.
+// pealAdamwStep and pealReduceAdamwGather on host memory: the loops, segments, the control block, streams,
+// the fused step against its parts, and what they refuse.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cmath>
+#include <functional>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/zero/loops.h"
@@ -121,6 +125,98 @@ TEST(AdamwStep, RefusesBadStates) {
   Shard shard;
   EXPECT_EQ(pealAdamwStep(shard.gradient.data(), shard.weight.data(), nullptr, PEAL_DEVICE_HOST, nullptr),
             pealInvalidArgument);
+}
+
+// ---- the fused step ----
+
+using Body = std::function<void(int rank, pealComm_t comm)>;
+
+void withRanks(int ranks, const Body& body) {
+  std::vector<pealComm_t> comms(static_cast<size_t>(ranks));
+  ASSERT_EQ(pealCommInitAll(comms.data(), ranks, nullptr), pealSuccess) << pealGetLastError(nullptr);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] { body(rank, comms[static_cast<size_t>(rank)]); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const pealComm_t comm : comms) {
+    EXPECT_EQ(pealCommDestroy(comm), pealSuccess);
+  }
+}
+
+struct RankShard {
+  RankShard(size_t count, int rank)
+      : master(count, 0.25f + static_cast<float>(rank)), moment1(count), moment2(count) {}
+  pealAdamw_t state() {
+    return {0.9, 0.99, 1e-8, master.data(), moment1.data(), moment2.data(), master.size(), nullptr, 0,
+            1,   9,    3,    &control};
+  }
+  std::vector<float> master, moment1, moment2;
+  pealAdamwControl_t control{0, 1e-2, 1, 0, 0};
+};
+
+TEST(ReduceAdamwGather, EqualsTheThreeSteps) {
+  const std::vector<std::vector<size_t>> cases{{17}, {5, 0, 1100}, {0, 0, 0}, {70000, 3, 1, 9}};
+  for (const std::vector<size_t>& counts : cases) {
+    for (const bool inPlace : {false, true}) {
+      const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+      withRanks(static_cast<int>(counts.size()), [&](int rank, pealComm_t comm) {
+        const auto own = static_cast<size_t>(rank);
+        const size_t before = std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+        std::vector<uint16_t> gradients(total), weights(total), expected(total);
+        for (size_t i = 0; i < total; ++i) {
+          gradients[i] = toBf16(static_cast<float>((i * 7 + own * 3) % 19) - 9);
+        }
+        RankShard fused(counts[own], rank), separate(counts[own], rank);
+        for (int step = 0; step < 2; ++step) {
+          pealAdamw_t state = separate.state();
+          uint16_t* block = expected.data() + before;
+          ASSERT_EQ(pealReduceScatterV(gradients.data(), block, counts.data(), pealBfloat16, pealSum, comm,
+                                       nullptr),
+                    pealSuccess);
+          ASSERT_EQ(pealAdamwStep(block, block, &state, PEAL_DEVICE_HOST, nullptr), pealSuccess);
+          ASSERT_EQ(pealAllGatherV(block, expected.data(), counts.data(), pealBfloat16, comm, nullptr),
+                    pealSuccess);
+          weights = gradients;
+          state = fused.state();
+          ASSERT_EQ(pealReduceAdamwGather(inPlace ? weights.data() : gradients.data(), weights.data(),
+                                          counts.data(), &state, comm, nullptr),
+                    pealSuccess)
+              << pealGetLastError(comm);
+          EXPECT_EQ(weights, expected);
+          EXPECT_EQ(fused.master, separate.master);
+          EXPECT_EQ(fused.moment2, separate.moment2);
+        }
+        EXPECT_EQ(fused.control.step, 2u);
+      });
+    }
+  }
+}
+
+TEST(ReduceAdamwGather, RefusesWhatDoesNotFit) {
+  withRanks(1, [](int, pealComm_t comm) {
+    RankShard shard(8, 0);
+    const pealAdamw_t state = shard.state();
+    std::vector<uint16_t> data(16);
+    const size_t nine = 9, eight = 8;
+    const auto refused = [&](pealResult_t code, const char* sentence, pealResult_t got) {
+      EXPECT_EQ(got, code);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(sentence), std::string::npos)
+          << pealGetLastError(nullptr);
+    };
+    refused(pealInvalidArgument, "state->count is 8 on rank 0, whose block has 9",
+            pealReduceAdamwGather(data.data(), data.data(), &nine, &state, comm, nullptr));
+    refused(pealInvalidArgument, "overlap without being the same array",
+            pealReduceAdamwGather(data.data(), data.data() + 4, &eight, &state, comm, nullptr));
+    refused(pealInvalidArgument, "counts is NULL",
+            pealReduceAdamwGather(data.data(), data.data(), nullptr, &state, comm, nullptr));
+    ASSERT_EQ(pealGroupStart(), pealSuccess);
+    refused(pealInvalidUsage, "not inside a group",
+            pealReduceAdamwGather(data.data(), data.data(), &eight, &state, comm, nullptr));
+    ASSERT_EQ(pealGroupEnd(), pealSuccess);
+  });
 }
 
 }  // namespace
