@@ -38,8 +38,12 @@ uint64_t volume(const dim3& size) { return uint64_t{size.x} * size.y * size.z; }
 
 void fiberEntry() {
   arrived();
-  self().grid->body();
-  exitThread();
+  try {
+    self().grid->body();
+    exitThread();
+  } catch (const RunEnded&) {  // by a trap of this thread; the result says why
+  }
+  leaveToRoot(Leaving::ForGood);
 }
 
 uint3 position(uint32_t linear, const dim3& size) {

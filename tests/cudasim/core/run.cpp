@@ -85,7 +85,7 @@ RunResult run(std::span<Grid* const> grids, World world, OnTrap onTrap, const st
       addPending(*grid);
     }
     runAll(successors);
-  } catch (const RunEnded&) {  // by a trap on the root; state.result says why
+  } catch (const RunEnded&) {  // by a trap on the root; the result says why
   }
   abandonBlocks();
   executor = nullptr;

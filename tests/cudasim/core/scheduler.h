@@ -210,7 +210,9 @@ void checkWarpsAfterExit(Fiber& fiber);
 void completeBarrier(Barrier& barrier);
 
 // ---- traps (trap.cpp) ----
-struct RunEnded {};  // thrown on the root context only: fibers just leave for good
+// Thrown by traps that do not end the process, and caught where the fiber or the run began. The other fibers
+// are left where they are: nothing of theirs is destroyed.
+struct RunEnded {};
 [[noreturn]] __attribute__((format(printf, 2, 3))) void trap(TrapKind kind, const char* format, ...);
 // Ends the run (or the process) with a text that is complete.
 [[noreturn]] void endRun(TrapKind kind, std::string text);
