@@ -389,10 +389,11 @@ TEST_F(CoreTest, WeakMemoryIsOrderedInsideABlock) {
           const uint32_t neighbour = (threadIndex() + round) % 256;
           wrong += loadGlobal(words + neighbour) != round ? 1 : 0;
           if (round % 5 == 0 && threadIndex() == round) {
-            strongStore<uint32_t>(words + threadIndex(), round, Order::Release);
-            wrong += loadGlobal(words + threadIndex()) != round ? 1 : 0;
+            strongStore<uint32_t>(words + threadIndex(), round + 1000, Order::Release);
+            wrong += loadGlobal(words + threadIndex()) != round + 1000 ? 1 : 0;
             readModifyWrite<uint32_t>(
-                words + threadIndex(), [](uint32_t old) { return old; }, Order::AcquireRelease);
+                words + threadIndex(), [](uint32_t old) { return old - 1000; }, Order::AcquireRelease);
+            wrong += loadGlobal(words + threadIndex()) != round ? 1 : 0;
           }
           syncBlock();
         }
