@@ -57,7 +57,7 @@ struct Alignment {
 // A mover has a function template: steps<Access, kSteps>(at, stride) moves kSteps words, the first at byte
 // `at` of the extents, the next ones `stride` bytes further each. The words are Access::Word.
 //
-// [begin, end), a whole number of words, in whole rounds of all threads, kSteps words of each at once.
+// What of [begin, end) makes whole rounds of all threads, kSteps words of each at once.
 // Returns where the last round ended.
 template <class Access, int kSteps, class Mover>
 PEAL_DEVICE size_t moveRounds(size_t begin, size_t end, const Mover& mover) {
@@ -195,9 +195,9 @@ PEAL_DEVICE_CALL void copyBlockTo(void* const* destinations, int destinationCoun
     end = bytes - (bytes - begin) % sizeof(Vec16);
     moveSingly<Vectors<Byte>>(moveRounds<Vectors<Byte>, 8>(begin, end, copy), end, copy);
   } else if (alignment.isMultipleOf(4)) {
-    end = moveRounds<AlignedElements<Integer<uint32_t>>, 4>(0, bytes - bytes % 4, copy);
+    end = moveRounds<AlignedElements<Integer<uint32_t>>, 4>(0, bytes, copy);
   } else if (alignment.isMultipleOf(2)) {
-    end = moveRounds<AlignedElements<Integer<uint16_t>>, 4>(0, bytes - bytes % 2, copy);
+    end = moveRounds<AlignedElements<Integer<uint16_t>>, 4>(0, bytes, copy);
   } else {
     end = moveRounds<AlignedElements<Byte>, 4>(0, bytes, copy);
   }
