@@ -7,7 +7,8 @@
 #   decides the arithmetic of kernels, for whoever calls it by hand.
 # peal_cuda_sources(TARGET): marks a module of the library as holding kernels or calling the CUDA runtime.
 # peal_simulated_kernels(TARGET SOURCES a.cu ...): an object library of kernels compiled by the host compiler for
-#   the simulator of tests/cudasim/.
+#   the simulator of tests/cudasim/. In the whole folder (CMakeLists.txt) that calls it these sources are the host
+#   compiler's.
 
 set(PEAL_LEAST_NVCC 12.8)  # the first that knows sm_100
 set(PEAL_NVCC_FLAGS -std=c++20 -fmad=false)
