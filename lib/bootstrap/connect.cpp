@@ -138,7 +138,10 @@ class Pass {
     attempt.socket =
         Socket(::socket(attempt.address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (attempt.socket.fd() < 0) {
-      attempt.end(Outcome::Unreachable, "socket: " + errnoText(errno));
+      const int errnum = errno;
+      const std::string shortage = shortageText(errnum);
+      attempt.end(Outcome::Unreachable, shortage.empty() ? "socket: " + errnoText(errnum)
+                                                         : "this process cannot open a socket: " + shortage);
       return;
     }
     sendAtOnce(attempt.socket);

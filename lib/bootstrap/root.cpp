@@ -1,5 +1,6 @@
 #include "lib/bootstrap/root.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
@@ -48,6 +49,7 @@ Result<std::unique_ptr<RootService>> RootService::start(RootOptions options) {
     return Error{pealSystemError,
                  fmt::format("eventfd: {}. Raise the limit on open files (ulimit -n).", errnoText(errno))};
   }
+  service->reserve_ = Socket(fcntl(service->wake_.fd(), F_DUPFD_CLOEXEC, 0));  // may do without it
   try {
     const SignalsBlocked blocked;
     service->thread_ = std::thread([raw = service.get()] { raw->run(); });
@@ -98,6 +100,9 @@ void RootService::run() {
                                     "PEAL_SECRET.",
                                     strangers()));
   }
+  if (!shortage_.empty()) {
+    log(LogLevel::Warn, fmt::format("rendezvous: this process had to let ranks wait: {}", shortage_));
+  }
   finished_.store(true, std::memory_order_release);  // pairs with finished()
 }
 
@@ -115,7 +120,8 @@ bool RootService::done(Clock::time_point now) {
   }
   if (failure_) {
     // Late ranks can still come while somebody listens for them.
-    return options_.listeners.empty() || now >= lingerUntil_ || told_ >= static_cast<size_t>(roster_.size());
+    const bool allTold = roster_.started() && told_ >= static_cast<size_t>(roster_.size());
+    return options_.listeners.empty() || now >= lingerUntil_ || allTold;
   }
   return roster_.complete() || (!roster_.started() && now >= deadline_);
 }
@@ -196,7 +202,7 @@ void RootService::checkDeadlines(Clock::time_point now) {
     return;
   }
   if (roster_.started() && !roster_.complete()) {
-    fail(roster_.joinTimeout(deadlineWaitMs_));
+    fail(withShortage(roster_.joinTimeout(deadlineWaitMs_)));
   } else if (roster_.gathering()) {
     fail(roster_.exchangeTimeout(deadlineWaitMs_));
   }

@@ -72,6 +72,7 @@ class RootService {
 
   void accept(const Socket& listener);
   void acceptFailed(int errnum);
+  Error withShortage(Error error) const;
   bool makeRoom(Clock::time_point now);
   Connection* oldestUnproven();
   size_t unproven() const;
@@ -99,6 +100,10 @@ class RootService {
 
   RootOptions options_;
   Socket wake_;  // an eventfd: readable once stop is wanted
+  // Given up when descriptors have run out: with this one the ranks at the door are let in, one after the
+  // other, and told so.
+  Socket reserve_;
+  std::string shortage_;  // what ran out at the door, and what to raise; empty: nothing did
   std::vector<std::unique_ptr<Connection>> connections_;
   Roster roster_;
   std::optional<Error> failure_;

@@ -15,8 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeastStay{250};    // before a place is taken from one who has proved nothing
-constexpr milliseconds kAcceptPause{100};  // after the system ran out of descriptors
+constexpr milliseconds kLeastStay{250};   // before a place is taken from one who has proved nothing
+constexpr milliseconds kAcceptPause{20};  // when descriptors have run out
 
 }  // namespace
 
@@ -86,18 +86,33 @@ void RootService::accept(const Socket& listener) {
   }
 }
 
+// Out of descriptors, most likely. One who has proved nothing in all its time gives its own up; those whose
+// hello is under way are waited for; if there is none, ranks hold them all and more cannot come.
 void RootService::acceptFailed(int errnum) {
-  if (errnum != EMFILE && errnum != ENFILE && errnum != ENOBUFS && errnum != ENOMEM) {
+  std::string shortage = shortageText(errnum);
+  if (shortage.empty()) {
     return;  // nobody waits any more, or the one who waited has gone
   }
-  if (Connection* oldest = oldestUnproven(); oldest != nullptr) {
+  shortage_ = std::move(shortage);
+  const Clock::time_point now = Clock::now();
+  Connection* oldest = oldestUnproven();
+  if (oldest != nullptr && now - oldest->since >= kLeastStay) {
     dropStranger(*oldest, "the process ran out of descriptors");
     return;
   }
-  acceptPausedUntil_ = Clock::now() + kAcceptPause;
-  fail(Error{pealSystemError, fmt::format("the first rank's process cannot take in more ranks: {}. Raise its "
-                                          "limit on open files (ulimit -n).",
-                                          errnoText(errnum))});
+  acceptPausedUntil_ = now + kAcceptPause;
+  if (oldest == nullptr && !failure_) {
+    fail(Error{pealSystemError,
+               fmt::format("the first rank's process cannot take in more ranks: {}", shortage_)});
+    reserve_.close();
+  }
+}
+
+Error RootService::withShortage(Error error) const {
+  if (!shortage_.empty()) {
+    error.message += fmt::format(" The first rank's process had to let ranks wait: {}", shortage_);
+  }
+  return error;
 }
 
 void RootService::dropStranger(Connection& connection, const char* why) {

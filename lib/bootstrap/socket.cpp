@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -50,6 +51,28 @@ std::string errnoText(int errnum) {
   const char* name = strerrorname_np(errnum);
   const char* text = strerrordesc_np(errnum);
   return fmt::format("{} ({})", text != nullptr ? text : "unknown error", name != nullptr ? name : "?");
+}
+
+std::string shortageText(int errnum) {
+  if (errnum == EMFILE) {
+    rlimit limit{};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    return fmt::format(
+        "it has all {} descriptors open that its limit allows: {}. Raise the limit on open "
+        "files (ulimit -n).",
+        limit.rlim_cur, errnoText(errnum));
+  }
+  if (errnum == ENFILE) {
+    return fmt::format("its machine has no descriptors left: {}. Raise fs.file-max (sysctl).",
+                       errnoText(errnum));
+  }
+  if (errnum == ENOBUFS || errnum == ENOMEM) {
+    return fmt::format(
+        "its machine has no memory for sockets: {}. Free some, or raise net.ipv4.tcp_mem "
+        "(sysctl).",
+        errnoText(errnum));
+  }
+  return "";
 }
 
 std::string Address::text() const {

@@ -90,4 +90,7 @@ void sendAtOnce(const Socket& socket);
 
 std::string errnoText(int errnum);  // "Connection refused (ECONNREFUSED)"
 
+// If errnum of a call that makes a socket says that something ran out: what, and what to raise. Else empty.
+std::string shortageText(int errnum);
+
 }  // namespace peal

@@ -77,11 +77,16 @@ inline bool eventually(auto&& reached, int timeoutMs = 5000) {
 // A plain blocking connection.
 class RawPeer {
  public:
-  explicit RawPeer(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const Address address = loopback(AF_INET, port);
-    connected_ = ::connect(socket_.fd(), address.pointer(), address.length) == 0;
+  // Not connected yet.
+  RawPeer() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval patience{5, 0};
     setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+  explicit RawPeer(uint16_t port) : RawPeer() { (void)connectTo(port); }
+  bool connectTo(uint16_t port) {
+    const Address address = loopback(AF_INET, port);
+    connected_ = ::connect(socket_.fd(), address.pointer(), address.length) == 0;
+    return connected_;
   }
   bool connected() const { return connected_; }
 
