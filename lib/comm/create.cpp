@@ -10,7 +10,7 @@
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
 #include "lib/comm/communicator.h"
-#include "lib/topology/node.h"
+#include "lib/base/node.h"
 #include "transports/shm/shm.h"
 
 namespace peal {

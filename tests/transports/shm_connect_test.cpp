@@ -100,6 +100,25 @@ TEST(ShmConnect, DifferentSlotsAreRefusedOnAllRanks) {
   });
 }
 
+TEST(ShmConnect, RanksOfAnotherMachineOrNetworkAreRefused) {
+  const shm::Layout layout(2, 2, 4096);
+  const shm::Card mine = shm::makeCard(0, layout);
+  const auto errorBeside = [&](const shm::Card& other) {
+    const Result<std::vector<shm::Card>> cards =
+        shm::decodeCards({shm::encode(mine), shm::encode(other)}, mine);
+    return cards ? std::string() : cards.error().message;
+  };
+  const shm::Card same = shm::makeCard(1, layout);
+  EXPECT_EQ(errorBeside(same), "");
+  shm::Card elsewhere = same;
+  elsewhere.node.bootId[0] = elsewhere.node.bootId[0] == 'a' ? 'b' : 'a';
+  elsewhere.node.hostName = {'f', 'a', 'r'};
+  expectContains(errorBeside(elsewhere), "rank 1 runs on another machine (far) than rank 0 (");
+  shm::Card contained = same;
+  ++contained.node.networkNamespace;
+  expectContains(errorBeside(contained), "different network namespaces");
+}
+
 TEST(ShmConnect, OptionsOutOfRangeAreRefused) {
   ExchangeBoard board(1);
   BoardExchange exchange(board, 0);

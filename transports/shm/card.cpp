@@ -1,9 +1,7 @@
 #include "transports/shm/card.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sodium.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,20 +11,6 @@
 
 namespace peal::shm {
 namespace {
-
-std::array<char, 40> readBootId() {
-  std::array<char, 40> id{};
-  const OwnedFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  if (file && read(file.get(), id.data(), id.size() - 1) < 0) {
-    id = {};
-  }
-  return id;
-}
-
-uint64_t readNetworkNamespace() {
-  struct stat status {};
-  return stat("/proc/self/ns/net", &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
-}
 
 // One random value per process: a forked child gets its own.
 Nonce processNonce() {
@@ -65,8 +49,7 @@ Card makeCard(int rank, const Layout& layout) {
   card.pid = getpid();
   card.slots = layout.slots();
   card.slotBytes = layout.slotBytes();
-  card.networkNamespace = readNetworkNamespace();
-  card.bootId = readBootId();
+  card.node = nodeIdentity();
   card.process = processNonce();
   randombytes_buf(card.segment.data(), card.segment.size());
   card.listener = randomName();
@@ -112,12 +95,13 @@ Result<std::vector<Card>> decodeCards(const std::vector<std::vector<std::byte>>&
                                "PEAL_SLOT_BYTES equally on all ranks.",
                                i, card.slots, card.slotBytes, mine.rank, mine.slots, mine.slotBytes)};
     }
-    if (card.bootId != mine.bootId) {
-      return Error{pealInvalidUsage, fmt::format("rank {} runs on another machine than rank {}: the "
-                                                 "shared-memory transport joins ranks of one machine.",
-                                                 i, mine.rank)};
+    if (!sameMachine(card.node, mine.node)) {
+      return Error{pealInvalidUsage,
+                   fmt::format("rank {} runs on another machine ({}) than rank {} ({}): the "
+                               "shared-memory transport joins ranks of one machine.",
+                               i, nodeName(card.node), mine.rank, nodeName(mine.node))};
     }
-    if (card.networkNamespace != mine.networkNamespace) {
+    if (!sameNode(card.node, mine.node)) {
       return Error{pealInvalidUsage,
                    fmt::format("rank {} and rank {} run in different network namespaces (containers), where "
                                "Unix sockets cannot meet. Start them in one, for example --network=host.",

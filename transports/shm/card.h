@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/node.h"
 #include "lib/base/result.h"
 #include "transports/shm/layout.h"
 #include "transports/shm/segment.h"
@@ -18,10 +19,9 @@ struct Card {
   int32_t pid;
   uint32_t slots;
   uint64_t slotBytes;
-  uint64_t networkNamespace;    // abstract sockets do not cross namespaces
-  std::array<char, 40> bootId;  // which machine
-  Nonce process;                // random per process
-  Token segment;                // random per segment
+  NodeIdentity node;
+  Nonce process;  // random per process
+  Token segment;  // random per segment
   SocketName listener;
   // Not empty: this rank cannot take part, and why. It still comes to the exchange, so that the others
   // learn it at once instead of at their deadline.

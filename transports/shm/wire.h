@@ -13,7 +13,7 @@
 
 namespace peal::shm {
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 
 enum class Note : uint32_t { Hello = 1, Reply, Segment, Farewell, RegionBegins, RegionEnds };
 

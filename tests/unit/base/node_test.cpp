@@ -1,5 +1,5 @@
 // The identity of a node: equal for processes of one machine, told apart by each of its parts.
-#include "lib/topology/node.h"
+#include "lib/base/node.h"
 
 #include <gtest/gtest.h>
 
@@ -21,9 +21,11 @@ TEST(Node, AnotherKernelOrNetworkIsAnotherNode) {
   NodeIdentity other = here;
   other.bootId[0] = other.bootId[0] == 'a' ? 'b' : 'a';
   EXPECT_FALSE(sameNode(here, other));
+  EXPECT_FALSE(sameMachine(here, other));
   other = here;
   ++other.networkNamespace;
   EXPECT_FALSE(sameNode(here, other));
+  EXPECT_TRUE(sameMachine(here, other));
   other = here;
   ++other.processNamespace;
   EXPECT_TRUE(sameNode(here, other));

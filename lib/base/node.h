@@ -1,6 +1,7 @@
 // Which machine this process runs on, in a form that ranks can exchange and compare.
 //
-// Used by comm: ranks on one node talk through shared memory, others through the network. Reads /proc only.
+// Used by comm: ranks on one node talk through shared memory, others through the network; and by the
+// transports of one node, which refuse others. Reads /proc only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,6 +22,8 @@ struct NodeIdentity {
 // Of this process. Cheap enough to be asked each time; namespaces may change between calls.
 NodeIdentity nodeIdentity();
 
+// Whether the two run on one kernel.
+bool sameMachine(const NodeIdentity& a, const NodeIdentity& b);
 // Whether the two can pass descriptors over an abstract Unix socket: same kernel, same network namespace.
 // Containers of one machine that have networks of their own are different nodes.
 bool sameNode(const NodeIdentity& a, const NodeIdentity& b);

@@ -1,4 +1,4 @@
-#include "lib/topology/node.h"
+#include "lib/base/node.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,10 +39,12 @@ NodeIdentity nodeIdentity() {
   return node;
 }
 
+bool sameMachine(const NodeIdentity& a, const NodeIdentity& b) {
+  return a.bootId[0] != '\0' ? a.bootId == b.bootId : b.bootId[0] == '\0' && a.hostName == b.hostName;
+}
+
 bool sameNode(const NodeIdentity& a, const NodeIdentity& b) {
-  const bool sameKernel =
-      a.bootId[0] != '\0' ? a.bootId == b.bootId : b.bootId[0] == '\0' && a.hostName == b.hostName;
-  return sameKernel && a.networkNamespace == b.networkNamespace;
+  return sameMachine(a, b) && a.networkNamespace == b.networkNamespace;
 }
 
 bool shareProcessIds(const NodeIdentity& a, const NodeIdentity& b) {
