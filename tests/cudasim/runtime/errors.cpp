@@ -27,6 +27,9 @@ const ErrorText* find(cudaError_t code) {
 
 // A lost device's error comes back from these as from everything else.
 cudaError_t lostOr(cudaError_t error) {
+  if (isForkedCopy()) {
+    return error;  // the runtime's lock may have been held at the fork
+  }
   Runtime& all = runtime();
   const Lock lock(all.mutex);
   return all.lostOr(currentDevice(), error);
