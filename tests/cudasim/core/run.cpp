@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tests/cudasim/core/sanitizers.h"
 #include "tests/cudasim/core/scheduler.h"
 
 namespace peal::cudasim {
@@ -90,6 +91,7 @@ RunResult run(std::span<Grid* const> grids, World world, OnTrap onTrap, const st
   abandonBlocks();
   executor = nullptr;
   hot.untilPreempt = ~uint64_t{0};
+  orderAcquire(&state.result);  // endRun() released, on the thread that trapped
   return std::move(state.result);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/cudasim/core/sanitizers.h"
 #include "tests/cudasim/core/scheduler.h"
 
 namespace peal::cudasim {
@@ -61,6 +62,7 @@ void endRun(TrapKind kind, std::string text) {
   }
   executor->result.kind = kind;
   executor->result.text = std::move(result.text);
+  orderRelease(&executor->result);  // run() acquires
   throw RunEnded{};
 }
 

@@ -1,6 +1,7 @@
 # peal_ptx_kernels(TARGET SOURCES a.cu ... [DEFINITIONS NAME=VALUE ...]): an object library of the kernels as nvcc
 #   compiles them: nvcc -ptx, and what tests/cudasim/ptx/ptx2cpp.py makes of that. Only where there is an nvcc
-#   (PEAL_NVCC of cmake/PealCuda.cmake). Link it beside cudasim_ptx.
+#   (PEAL_NVCC of cmake/PealCuda.cmake). Link it beside cudasim_ptx. ${TARGET}_TRANSLATED are its C++ files, for
+#   cudasim_tsan_test.
 # peal_translated_ptx(TARGET a.ptx ...): the same of PTX that is there already; needs no nvcc.
 
 function(peal_translated_ptx target)
@@ -17,9 +18,10 @@ function(peal_translated_ptx target)
     list(APPEND translated "${cpp}")
   endforeach()
   add_library(${target} OBJECT ${translated})
-  # Machine-written code: no warnings, and little optimisation, which compiles quickly.
-  target_compile_options(${target} PRIVATE -w -O1 -g0)
+  # Machine-written code: no warnings, and no more optimisation than compiles quickly.
+  target_compile_options(${target} PRIVATE -w -O2 -g0)
   target_link_libraries(${target} PRIVATE peal_options cudasim_ptx)
+  set(${target}_TRANSLATED ${translated} PARENT_SCOPE)
 endfunction()
 
 function(peal_ptx_kernels target)
@@ -38,4 +40,5 @@ function(peal_ptx_kernels target)
     list(APPEND compiled "${ptx}")
   endforeach()
   peal_translated_ptx(${target} ${compiled})
+  set(${target}_TRANSLATED ${${target}_TRANSLATED} PARENT_SCOPE)
 endfunction()

@@ -41,7 +41,7 @@ Function* functionAt(u64 address) {
   return reinterpret_cast<Function*>(address);
 }
 
-// ---- where things are (memory.cpp) ----
+// ---- where things are (ptx.cpp) ----
 // Storage of a .global or .const variable of a module, with its initial bytes, zeros behind them. One for all
 // devices of the process, and as long-lived as it.
 u64 moduleVariable(size_t sizeBytes, std::initializer_list<unsigned char> initial);

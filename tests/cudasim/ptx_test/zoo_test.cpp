@@ -10,23 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudasim/core/buffer.h"
-#include "tests/cudasim/core/options.h"
-#include "tests/cudasim/core/run.h"
 #include "tests/cudasim/ptx_test/zoo/functions.h"
+#include "tests/cudasim/ptx_test/zoo_launch.h"
 
 namespace peal::cudasim {
 namespace {
-
-RunResult launch(unsigned blocks, unsigned threads, std::function<void()> body, size_t sharedBytes = 0) {
-  Grid grid;
-  grid.grid = dim3(blocks);
-  grid.block = dim3(threads);
-  grid.sharedBytes = sharedBytes;
-  grid.body = std::move(body);
-  Grid* const grids[] = {&grid};
-  return run(grids, World::Alone, OnTrap::Return);
-}
 
 // Elements in device memory and what a kernel of zoo::Args makes of them.
 class PtxZoo : public testing::Test {
@@ -190,29 +178,6 @@ TEST_F(PtxZoo, OperationsOfWarps) {
   });
 }
 
-// Memory of zoo::Counters.
-class PtxZooCounters : public testing::Test {
- protected:
-  static constexpr uint32_t kThreads = 64, kBlocks = 6, kCount = kThreads * kBlocks;
-
-  PtxZooCounters() {
-    clear();
-    counters_ = {words_.device<uint32_t>(), flags_.device<uint32_t>(), longs_.device<uint64_t>(),
-                 sums_.device<float>(), kCount};
-  }
-  ~PtxZooCounters() override { options() = defaultOptions(); }
-  void clear() {
-    for (const DeviceBuffer* buffer : {&words_, &flags_, &longs_, &sums_}) {
-      std::fill_n(buffer->host<uint8_t>(), buffer->bytes(), uint8_t{0});
-    }
-  }
-  uint32_t* words() { return words_.host<uint32_t>(); }
-  uint64_t* longs() { return longs_.host<uint64_t>(); }
-
-  DeviceBuffer words_{64}, flags_{kCount * 4}, longs_{64}, sums_{64};
-  zoo::Counters counters_{};
-};
-
 TEST_F(PtxZooCounters, AtomicsOfEveryKind) {
   for (const int64_t seed : {0, 1, 2, 3}) {
     options().random = seed != 0;
@@ -248,34 +213,6 @@ TEST_F(PtxZooCounters, AtomicsOfEveryKind) {
     EXPECT_TRUE(zeros == 1 || zeros == 2) << zeros;
     EXPECT_EQ(*sums_.host<float>(), kCount / 2.0F);
   }
-}
-
-TEST_F(PtxZooCounters, StrongAccessesCarryDataFromBlockToBlock) {
-  for (int64_t seed = 0; seed < 8; ++seed) {
-    options().random = seed != 0;
-    options().weak = seed % 2;
-    options().seed = seed;
-    clear();
-    const RunResult result = launch(kBlocks, kThreads, [&] { zoo::strong(counters_); });
-    ASSERT_TRUE(result.ok()) << result.text;
-    uint64_t expected = 0;
-    for (uint32_t b = 0; b < kBlocks; ++b) {
-      expected = expected * 3 + b;
-    }
-    EXPECT_EQ(longs()[0], expected);
-  }
-}
-
-TEST_F(PtxZooCounters, AnAcquireThatNvccHoistsOutOfItsLoopNeverEnds) {
-  options().timeoutMs = 300;
-  RunResult result = launch(2, 1, [&] { zoo::waitRight(counters_); });
-  EXPECT_TRUE(result.ok()) << result.text;
-  EXPECT_EQ(words()[1], 42u);
-  clear();
-  result = launch(2, 1, [&] { zoo::waitHoisted(counters_); });
-  EXPECT_TRUE(result.kind == TrapKind::Deadlock || result.kind == TrapKind::NoProgress) << result.text;
-  EXPECT_NE(result.text.find("block 0"), std::string::npos) << result.text;
-  EXPECT_EQ(words()[1], 0u);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ __global__ void atomics(Counters c) {
     atomicMax(&longs[2], most);
   }
   // Each ticket is drawn once.
-  unsigned long long ticket = longs[3], seen;
+  unsigned long long ticket = 0, seen;
   do {
     seen = ticket;
     ticket = atomicCAS(&longs[3], seen, seen + 1);
