@@ -147,7 +147,7 @@ void notedVain(Fiber& fiber, uint64_t polls) {
   }
 }
 
-void polled(const void* address, uint64_t value) {
+bool polledInVain(const void* address, uint64_t value) {
   Fiber& fiber = self();
   if (hot.untilPreempt != fiber.pollMark) {  // it does other things between
     fiber.streak = fiber.polls = fiber.nextPoll = 0;
@@ -168,11 +168,15 @@ void polled(const void* address, uint64_t value) {
   *known = {address, value};
   if (inVain) {
     notedVain(fiber, 1);
-    yield();
-  } else if (executor->randomOrder && executor->random.below(8) == 0) {
-    yield();
   }
   fiber.pollMark = hot.untilPreempt;
+  return inVain;
+}
+
+void polled(const void* address, uint64_t value) {
+  if (polledInVain(address, value) || (executor->randomOrder && executor->random.below(8) == 0)) {
+    yield();
+  }
 }
 
 void preempt() {

@@ -78,7 +78,8 @@ Halves lineLoad(const void* address) {
       kWholeWarp, WarpKind::LineLoad, kNoSite,
       [at](WarpOperation& operation, Halves*) { operation.addresses[self().lane] = at; }, loadLines);
   const Halves value = all.values[self().lane];
-  polled(address, value.first ^ (value.second << 1 | value.second >> 63));
+  // The lanes have let others run while they met.
+  polledInVain(address, value.first ^ (value.second << 1 | value.second >> 63));
   return value;
 }
 

@@ -38,11 +38,15 @@ Fiber& choose() {
 
 void switchTo(Fiber& to, Leaving leaving) {
   Executor& e = *executor;
-  Context& from = hot.thread != nullptr ? self().context : e.root;
+  Fiber* const fiber = hot.thread != nullptr ? &self() : nullptr;
+  const uint64_t left = hot.untilPreempt;
   ++e.result.switches;
   e.result.trace = (e.result.trace ^ (uint64_t{to.block->ordinal} << 10 | to.linear)) * 0x100000001b3u;
   hot.thread = &to;
-  switchContext(from, to.context, leaving);
+  switchContext(fiber != nullptr ? fiber->context : e.root, to.context, leaving);
+  if (fiber != nullptr) {
+    fiber->pollMark += hot.untilPreempt - left;  // what others did meanwhile does not count
+  }
 }
 
 }  // namespace

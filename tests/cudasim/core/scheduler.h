@@ -192,6 +192,7 @@ uint64_t nextPreemption();
 void enterFibers();
 
 // ---- waiting (idle.cpp) ----
+bool polledInVain(const void* address, uint64_t value);  // as polled(), but does not let others run
 void notedVain(Fiber& fiber, uint64_t polls);
 void nobodyCanRun();  // on the root: ends the run, or waits a little for what others hold
 void nap();
