@@ -1,10 +1,9 @@
-#include "tests/cudasim/ptx/memory.h"
-
 #include <mutex>
 #include <vector>
 
 #include "tests/cudasim/core/buffer.h"
 #include "tests/cudasim/core/scheduler.h"
+#include "tests/cudasim/ptx/memory.h"
 
 namespace peal::cudasim::ptx {
 namespace {
