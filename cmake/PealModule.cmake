@@ -1,8 +1,8 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program. It gets the
-#   name of its folder below tests/ as a label (unit, processes, ...), and LABELS besides. tools/check runs all
-#   but `slow` and `lint` under the sanitizers too.
+# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program. FIRST
+#   are libraries that stand in for parts of peal_internal. It gets the name of its folder below tests/ as a label
+#   (unit, processes, ...), and LABELS besides. tools/check runs all but `slow` and `lint` under the sanitizers too.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -54,13 +54,13 @@ function(peal_library)
 endfunction()
 
 function(peal_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   if(PEAL_SANITIZE)
     target_compile_definitions(${name} PRIVATE PEAL_SANITIZED)
     target_sources(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_options.cpp")
   endif()
-  target_link_libraries(${name} PRIVATE peal_internal GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE ${arg_FIRST} peal_internal GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()

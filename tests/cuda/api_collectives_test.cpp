@@ -1,0 +1,129 @@
+// Collectives on simulated GPUs through the public API give the bits of a communicator on host memory, for
+// every algorithm and protocol, ranks as threads that share devices or not, and as processes over CUDA IPC.
+#include "tests/cuda/gpu_ranks.h"
+
+namespace {
+
+using namespace peal::test;
+
+// A sample that meets every collective, type and operation at least once.
+std::vector<Call> sampleCalls() {
+  std::vector<Call> calls{
+      {.kind = pealStatAllReduce, .type = pealFloat32, .op = pealSum, .count = 1000},
+      {.kind = pealStatAllReduce, .type = pealBfloat16, .op = pealAvg, .count = 517, .inPlace = true},
+      {.kind = pealStatAllReduce, .type = pealInt8, .op = pealProd, .count = 3001},
+      {.kind = pealStatAllReduce, .type = pealFloat64, .op = pealMax, .count = 1},
+      {.kind = pealStatAllReduce, .type = pealUint64, .op = pealMin, .count = 0},
+      {.kind = pealStatReduceScatter, .type = pealFloat16, .op = pealSum, .count = 333},
+      {.kind = pealStatReduceScatter, .type = pealInt32, .op = pealAvg, .count = 65, .inPlace = true},
+      {.kind = pealStatReduceScatter, .type = pealFloat8e4m3, .op = pealSum, .count = 100, .uneven = true},
+      {.kind = pealStatAllGather, .type = pealFloat8e5m2, .count = 777},
+      {.kind = pealStatAllGather, .type = pealUint8, .count = 50, .inPlace = true, .uneven = true},
+      {.kind = pealStatBroadcast, .type = pealInt64, .count = 401, .root = 1},
+      {.kind = pealStatReduce, .type = pealUint32, .op = pealSum, .count = 600, .root = 1},
+      {.kind = pealStatReduce, .type = pealFloat8e5m2, .op = pealMin, .count = 129},
+      {.kind = pealStatBarrier},
+  };
+  return calls;
+}
+
+// Every rank's result on GPUs equals its result on host memory.
+void compareOnThreads(const std::vector<int>& devices, const std::vector<Call>& calls) {
+  const int ranks = static_cast<int>(devices.size());
+  const std::vector<pealComm_t> gpus = initAll(devices);
+  const std::vector<pealComm_t> hosts = initAll(std::vector<int>(devices.size(), PEAL_DEVICE_HOST));
+  onThreads(ranks, [&](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    const GpuStream stream(devices[index]);
+    uint64_t seed = 1;
+    for (Call call : calls) {
+      call.root = std::min(call.root, ranks - 1);
+      ++seed;
+      EXPECT_EQ(onGpu(call, gpus[index], devices[index], rank, ranks, seed, stream),
+                onHost(call, hosts[index], rank, ranks, seed))
+          << call.text() << " on rank " << rank << " of " << ranks;
+    }
+  });
+  destroyAll(gpus);
+  destroyAll(hosts);
+}
+
+class Forced : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(Forced, GivesTheHostsBits) {
+  const auto [algorithm, protocol] = GetParam();
+  inProcess(with(smallGpu(), {{"PEAL_ALGO", algorithm}, {"PEAL_PROTOCOL", protocol}}), [] {
+    compareOnThreads({0, 0, 1}, sampleCalls());
+    compareOnThreads({2, 2}, sampleCalls());
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Api, Forced,
+                         ::testing::Combine(::testing::Values("ring", "one_shot", "two_shot"),
+                                            ::testing::Values("simple", "ll", "ll128")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                         });
+
+TEST(ApiCollectives, OneToEightRanks) {
+  // Forced, so that host and GPU run the same algorithm whatever their tuners think of the size.
+  inProcess(with(smallGpu(), {{"PEAL_ALGO", "ring"}}), [] {
+    const std::vector<Call> calls{{.kind = pealStatAllReduce, .type = pealBfloat16, .count = 900},
+                                  {.kind = pealStatReduceScatter, .type = pealFloat32, .count = 31},
+                                  {.kind = pealStatAllGather, .type = pealInt32, .count = 130}};
+    compareOnThreads({0}, calls);
+    compareOnThreads({3, 1, 0, 2}, calls);
+    compareOnThreads({0, 1, 2, 3, 4, 5, 6, 7}, calls);
+    compareOnThreads({0, 0, 0, 0, 1, 1, 1, 1}, calls);
+  });
+}
+
+TEST(ApiCollectives, TheTunerChoosesAlikeOnAllRanks) {
+  inProcess(smallGpu(), [] {
+    // From LL to Simple, from one shot to two; deterministic, so that the algorithm does not show in the
+    // bits.
+    setenv("PEAL_DETERMINISTIC", "1", 1);
+    std::vector<Call> calls;
+    for (const size_t count : {1, 500, 5000, 40000, 150000}) {
+      calls.push_back({.kind = pealStatAllReduce, .type = pealFloat32, .count = count});
+    }
+    compareOnThreads({0, 1}, calls);
+  });
+}
+
+TEST(ApiCollectives, ProcessesOverCudaIpc) {
+  constexpr int kRanks = 4;
+  SharedValue<Meeting> gpuMeeting;
+  SharedValue<Meeting> hostMeeting;
+  expectAllSucceeded(runProcesses(kRanks, std::chrono::seconds(60), [&](const Child& child) {
+    enter(with(smallGpu(), {{"PEAL_ALGO", "two_shot"}}), {});
+    const int rank = child.index();
+    const int device = rank / 2;  // two processes on each of two devices
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = device;
+    pealComm_t gpu = nullptr;
+    pealComm_t host = nullptr;
+    PEAL_EXPECT_OK(gpuMeeting->join(&gpu, rank, kRanks, &config));
+    pealConfig_t onHostMemory = PEAL_CONFIG_INITIALIZER;
+    PEAL_EXPECT_OK(hostMeeting->join(&host, rank, kRanks, &onHostMemory));
+    if (gpu == nullptr || host == nullptr) {
+      child.say(pealGetLastError(nullptr));
+      return 2;
+    }
+    {
+      const GpuStream stream(device);
+      uint64_t seed = 50;
+      for (const Call& call : sampleCalls()) {
+        ++seed;
+        EXPECT_EQ(onGpu(call, gpu, device, rank, kRanks, seed, stream),
+                  onHost(call, host, rank, kRanks, seed))
+            << call.text();
+      }
+    }
+    PEAL_EXPECT_OK(pealCommDestroy(gpu));
+    PEAL_EXPECT_OK(pealCommDestroy(host));
+    expectNothingAlive();
+    return 0;
+  }));
+}
+
+}  // namespace
