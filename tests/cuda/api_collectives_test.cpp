@@ -60,8 +60,8 @@ TEST_P(Forced, GivesTheHostsBits) {
 INSTANTIATE_TEST_SUITE_P(Api, Forced,
                          ::testing::Combine(::testing::Values("ring", "one_shot", "two_shot"),
                                             ::testing::Values("simple", "ll", "ll128")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
                          });
 
 TEST(ApiCollectives, OneToEightRanks) {

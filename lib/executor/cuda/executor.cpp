@@ -102,8 +102,10 @@ CudaExecutor::~CudaExecutor() {
   if (const Result<void> left = drain(deadline); !left) {
     log(LogLevel::Warn, left.error().message);
     resources.raiseStop();
-    abandon(std::move(resources_));
-    return;
+    if (left.error().code == pealTimeout) {
+      abandon(std::move(resources_));
+      return;
+    }
   }
   if (resources.order->liveGraphs() > 0) {
     resources.raiseStop();

@@ -1,0 +1,201 @@
+// Faults while kernels run: abort, the deadline, ranks that disagree, a process that dies. Kernels leave,
+// every rank gets an error that names the culprit, and nothing hangs.
+#include <mutex>
+
+#include "tests/cuda/gpu_ranks.h"
+
+namespace {
+
+using namespace peal::test;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr size_t kCount = 3000;
+
+// Until the communicator knows of an error.
+pealResult_t awaitError(pealComm_t comm, milliseconds limit = milliseconds(20000)) {
+  const auto end = steady_clock::now() + limit;
+  pealResult_t error = pealSuccess;
+  while (error == pealSuccess && steady_clock::now() < end) {
+    EXPECT_EQ(pealCommGetAsyncError(comm, &error), pealSuccess);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return error;
+}
+
+void expectWords(const std::string& sentence, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    EXPECT_NE(sentence.find(word), std::string::npos) << "no \"" << word << "\" in: " << sentence;
+  }
+}
+
+// How long a kernel that waits for rank 1 keeps its stream after the abort.
+double abortMs() {
+  const std::vector<pealComm_t> comms = initAll({0, 1});
+  double ms = 0;
+  {
+    const GpuStream stream(0);
+    const GpuBuffer data(0, kCount * sizeof(float));
+    PEAL_EXPECT_OK(
+        pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comms[0], stream.peal()));
+    std::this_thread::sleep_for(milliseconds(20));  // spinning by now
+    EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);
+    const auto start = steady_clock::now();
+    PEAL_EXPECT_OK(pealCommAbort(comms[0]));
+    stream.synchronize();
+    ms = std::chrono::duration<double, std::milli>(steady_clock::now() - start).count();
+  }
+  EXPECT_EQ(awaitError(comms[1]), pealRemoteError);
+  expectWords(pealGetLastError(comms[1]), {"rank 0", "abort"});
+  PEAL_EXPECT_OK(pealCommAbort(comms[1]));
+  return ms;
+}
+
+TEST(GpuFaults, AbortReachesSpinningKernels) {
+  inProcess(smallGpu(), [] {
+    // The best of some: other programs may keep the processors for longer than the limit.
+    double best = abortMs();
+    for (int turn = 0; turn < 9 && best >= 100; ++turn) {
+      best = std::min(best, abortMs());
+    }
+    EXPECT_LT(best, 100);
+  });
+}
+
+TEST(GpuFaults, TheDeadlineNamesWhoDidNotCome) {
+  inProcess(with(smallGpu(), {{"PEAL_TIMEOUT_MS", "300"}}), [] {
+    const std::vector<pealComm_t> comms = initAll({0, 0});
+    {
+      const GpuStream stream(0);
+      const GpuBuffer data(0, kCount * sizeof(float));
+      PEAL_EXPECT_OK(
+          pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comms[0], stream.peal()));
+      stream.synchronize();
+      EXPECT_EQ(awaitError(comms[0]), pealTimeout);
+      expectWords(pealGetLastError(comms[0]), {"all_reduce #", "count 3000", "300 ms", "rank 1"});
+      EXPECT_EQ(awaitError(comms[1]), pealRemoteError);
+      // Every later call says it again, at once.
+      EXPECT_EQ(pealBarrier(comms[0], stream.peal()), pealTimeout);
+      EXPECT_EQ(pealBarrier(comms[1], stream.peal()), pealRemoteError);
+    }
+    destroyAll(comms);
+  });
+}
+
+// Rank 0 makes one call, rank 1 another.
+void expectDisagreement(const Call& first, const Call& second, const std::vector<std::string>& words) {
+  const std::vector<pealComm_t> comms = initAll({0, 1});
+  std::mutex mutex;
+  std::string sentences;
+  bool usage = false;
+  onThreads(2, [&](int rank) {
+    const pealComm_t comm = comms[static_cast<size_t>(rank)];
+    const GpuStream stream(rank);
+    const GpuBuffer in(rank, kCount * 16);
+    const GpuBuffer out(rank, kCount * 16);
+    PEAL_EXPECT_OK(issue(rank == 0 ? first : second, in.data(), out.data(), comm, 2, stream.peal()));
+    stream.synchronize();
+    const pealResult_t error = awaitError(comm);
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(error == pealInvalidUsage || error == pealRemoteError) << pealGetLastError(comm);
+    usage = usage || error == pealInvalidUsage;
+    sentences += pealGetLastError(comm) + std::string("\n");
+  });
+  EXPECT_TRUE(usage) << "nobody says what the ranks disagree on: " << sentences;
+  expectWords(sentences, words);
+  destroyAll(comms);
+}
+
+TEST(GpuFaults, RanksThatDisagreeLearnTheField) {
+  inProcess(with(smallGpu(), {{"PEAL_PROTOCOL", "simple"}}), [] {
+    const Call call{.kind = pealStatAllReduce, .type = pealFloat32, .count = 200};
+    Call other = call;
+    other.count = 201;
+    expectDisagreement(call, other, {"the count is", "200", "201"});
+    other = call;
+    other.type = pealInt32;
+    expectDisagreement(call, other, {"the data type is", "float", "int32"});
+    other = call;
+    other.op = pealMax;
+    expectDisagreement(call, other, {"the reduction is", "sum", "max"});
+    Call rooted{.kind = pealStatReduce, .type = pealFloat32, .count = 200, .root = 0};
+    Call elsewhere{.kind = pealStatReduce, .type = pealFloat32, .count = 200, .root = 0};
+    elsewhere.op = pealMin;
+    expectDisagreement(rooted, elsewhere, {"the reduction is", "min"});
+    expectDisagreement(call, {.kind = pealStatAllGather, .type = pealFloat32, .count = 200},
+                       {"the operation is", "all_reduce", "all_gather"});
+  });
+  inProcess(with(smallGpu(), {{"PEAL_PROTOCOL", "ll"}}), [] {
+    const Call call{.kind = pealStatAllReduce, .type = pealFloat32, .count = 200};
+    Call other = call;
+    other.op = pealMax;
+    expectDisagreement(call, other, {"the reduction is", "sum", "max"});
+  });
+}
+
+TEST(GpuFaults, SendsThatDoNotFitTheirReceives) {
+  inProcess(smallGpu(), [] {
+    const std::vector<pealComm_t> comms = initAll({0, 1});
+    onThreads(2, [&](int rank) {
+      const pealComm_t comm = comms[static_cast<size_t>(rank)];
+      const GpuStream stream(rank);
+      const GpuBuffer data(rank, kCount * 4);
+      if (rank == 0) {
+        PEAL_EXPECT_OK(pealSend(data.data(), 10, pealFloat32, 1, comm, stream.peal()));
+      } else {
+        PEAL_EXPECT_OK(pealRecv(data.data(), 11, pealFloat32, 0, comm, stream.peal()));
+      }
+      stream.synchronize();
+      EXPECT_EQ(awaitError(comm), rank == 1 ? pealInvalidUsage : pealRemoteError);
+      expectWords(pealGetLastError(comm), {"the count is", "11 on rank 1", "10 on rank 0"});
+    });
+    destroyAll(comms);
+  });
+}
+
+TEST(GpuFaults, AKilledProcessIsNamed) {
+  constexpr int kRanks = 3;
+  SharedValue<Meeting> meeting;
+  Processes processes(kRanks, [&](const Child& child) {
+    enter(with(smallGpu(), {{"PEAL_TIMEOUT_MS", "60000"}}), {});
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = child.index();
+    pealComm_t comm = nullptr;
+    if (meeting->join(&comm, child.index(), kRanks, &config) != pealSuccess) {
+      child.say(pealGetLastError(nullptr));
+      return 2;
+    }
+    {
+      const GpuStream stream(child.index());
+      const GpuBuffer data(child.index(), kCount * sizeof(float));
+      const auto allReduce = [&] {
+        return pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, stream.peal());
+      };
+      PEAL_EXPECT_OK(allReduce());
+      stream.synchronize();
+      child.say("ready");
+      if (child.index() == 1) {
+        std::this_thread::sleep_for(std::chrono::minutes(5));  // until it is killed
+      }
+      PEAL_EXPECT_OK(allReduce());
+      const auto start = steady_clock::now();
+      stream.synchronize();  // the kernel leaves by itself
+      EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(20));
+      EXPECT_EQ(awaitError(comm), pealRemoteError);
+      expectWords(pealGetLastError(comm), {"rank 1"});
+    }
+    PEAL_EXPECT_OK(pealCommDestroy(comm));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(processes.waitForMessage(rank, std::chrono::seconds(30))) << "rank " << rank;
+  }
+  processes.kill(1);
+  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(60));
+  EXPECT_EQ(results[1].signal, SIGKILL);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[static_cast<size_t>(rank)].exitCode, 0) << results[static_cast<size_t>(rank)].message;
+  }
+}
+
+}  // namespace
