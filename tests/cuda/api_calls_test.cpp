@@ -1,5 +1,7 @@
 // Groups, sends and receives, scalars, several communicators, splitting, registered buffers and CUDA graphs
 // on simulated GPUs, through the public API.
+#include <barrier>
+
 #include "tests/cuda/gpu_ranks.h"
 
 namespace {
@@ -413,6 +415,7 @@ TEST(ApiGraphs, ACommunicatorWithGraphsCannotBeDestroyed) {
 TEST(ApiGraphs, AfterAbortLaunchesDoNothing) {
   inProcess(smallGpu(), [] {
     const std::vector<pealComm_t> comms = initAll({0, 1});
+    std::barrier captured(2);
     onThreads(2, [&](int rank) {
       const GpuStream stream(rank);
       const GpuBuffer data = filled(rank, kCount, 1.0F);
@@ -420,6 +423,7 @@ TEST(ApiGraphs, AfterAbortLaunchesDoNothing) {
         PEAL_EXPECT_OK(pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum,
                                      comms[static_cast<size_t>(rank)], stream.peal()));
       });
+      captured.arrive_and_wait();
       PEAL_EXPECT_OK(pealCommAbort(comms[static_cast<size_t>(rank)]));
       const auto start = std::chrono::steady_clock::now();
       graph.launch(stream);
