@@ -53,7 +53,7 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
     std::memcpy(&header.message, peer.base + outboxOffset() + shape.message(channel, slot), sizeof(Message));
     header.isData = 1;
     header.number = state.forwarded + 1;
-    if (header.message.address != 0 || header.message.bytes > shape.slotBytes) {
+    if (!fits(header.message)) {
       raise({{pealInternalError,
               fmt::format("{}: a kernel posted a message of {} bytes at address {:#x} for rank "
                           "{}, which only takes what lies in slots of {} bytes",
