@@ -32,5 +32,23 @@ TEST_F(PtxZooCounters, AnAcquireThatNvccHoistsOutOfItsLoopNeverEnds) {
   EXPECT_EQ(words()[1], 0u);
 }
 
+TEST_F(PtxZooCounters, WhatIsWrongIsATrap) {
+  setExported(words_.base());
+  float onHost = 0;
+  counters_.sums = &onHost;
+  counters_.threads = 1;
+  const std::pair<zoo::Wrong, TrapKind> kCases[] = {
+      {zoo::Wrong::NarrowScope, TrapKind::Scope},     {zoo::Wrong::NonCoherent, TrapKind::NonCoherent},
+      {zoo::Wrong::Misaligned, TrapKind::Misaligned}, {zoo::Wrong::Trap, TrapKind::Halt},
+      {zoo::Wrong::HostMemory, TrapKind::HostMemory}, {zoo::Wrong::SharedBounds, TrapKind::OutOfBounds},
+      {zoo::Wrong::Nothing, TrapKind::None}};
+  for (const auto& [what, kind] : kCases) {
+    const RunResult result = launch(1, 1, [&] { zoo::wrong(counters_, what); });
+    EXPECT_EQ(result.kind, kind) << static_cast<int>(what) << ": " << result.text;
+  }
+  EXPECT_EQ(longs()[3], 1u);
+  EXPECT_EQ(onHost, 0);
+}
+
 }  // namespace
 }  // namespace peal::cudasim

@@ -7,7 +7,7 @@ import re
 
 from . import memory  # noqa: F401  (registers its handlers)
 from .errors import PtxError
-from .expressions import Expressions, Modifiers, functionName, variableName
+from .expressions import Expressions, Modifiers, bytesType, functionName, resultType, variableName
 from .instructions import HANDLERS
 from .liveness import readBeforeWritten
 from .syntax import Float, Function, Instruction, Integer, Label, Module, Register, Symbol, Variable
@@ -15,31 +15,6 @@ from .types import Type
 
 _INDENT = "  "
 _LARGEST_IN_REGISTERS = 16
-# Device functions of the toolkit's run-time library, and what the simulator has for them.
-_LIBRARY = {"__assertfail": "ptx::assertFailed"}
-
-
-class _FunctionExpressions(Expressions):
-    def __init__(self, module: Module, function: Function):
-        super().__init__(module, function)
-        self.labels = {statement.name for statement in function.body or [] if isinstance(statement, Label)}
-        self.calls = {called.name: functionName(called.name) for called in module.functions.values()
-                      if called.body is not None and not called.isEntry}
-        self.calls.update({name: helper for name, helper in _LIBRARY.items() if name in module.functions})
-
-    @staticmethod
-    def signature(function: Function) -> str:
-        return f"{_resultType(function)}({', '.join(_bytes(variable) for variable in function.parameters)})"
-
-
-def _bytes(variable: Variable) -> str:
-    return f"ptx::Bytes<{variable.size}, {variable.align}>"
-
-
-def _resultType(function: Function) -> str:
-    if len(function.results) > 1:
-        raise PtxError(function.line, f"function '{function.name}' with {len(function.results)} results")
-    return _bytes(function.results[0]) if function.results else "void"
 
 
 def _isStruct(variable: Variable) -> bool:
@@ -144,8 +119,8 @@ class Emitter:
         if function.isEntry:
             parameters = ", ".join(f"{self._entryType(v)} {v.name}" for v in function.parameters)
             return f'extern "C" void {function.name}({parameters})'
-        parameters = ", ".join(f"{_bytes(v)} {v.name}" for v in function.parameters)
-        return f"[[maybe_unused]] {_resultType(function)} {functionName(function.name)}({parameters})"
+        parameters = ", ".join(f"{bytesType(v)} {v.name}" for v in function.parameters)
+        return f"[[maybe_unused]] {resultType(function)} {functionName(function.name)}({parameters})"
 
     def _entryType(self, parameter: Variable) -> str:
         if not _isStruct(parameter):
@@ -154,10 +129,10 @@ class Emitter:
             raise PtxError(parameter.line, f"parameter '{parameter.name}' is a struct of {parameter.size} bytes: how the "
                            "host passes it depends on its fields, which PTX does not tell; make it larger than "
                            f"{_LARGEST_IN_REGISTERS} bytes or pass its fields")
-        return _bytes(parameter)
+        return bytesType(parameter)
 
     def _function(self, function: Function) -> list[str]:
-        to = _FunctionExpressions(self._module, function)
+        to = Expressions(self._module, function)
         statements = self._statements(function, to)
         poisoned = {register.name for register in readBeforeWritten(function)}
         lines = [self._head(function) + " {"]
@@ -170,8 +145,8 @@ class Emitter:
             if variable.space == "local":
                 lines.append(f"{_INDENT}alignas({variable.align}) unsigned char {variable.name}[{variable.size}];")
             elif variable.space == "param":
-                lines.append(f"{_INDENT}{_bytes(variable)} {variable.name};")
-        lines += [f"{_INDENT}{_bytes(variable)} {variable.name};" for variable in function.results]
+                lines.append(f"{_INDENT}{bytesType(variable)} {variable.name};")
+        lines += [f"{_INDENT}{bytesType(variable)} {variable.name};" for variable in function.results]
         return lines + statements + ["}"]
 
     def _usesShared(self, function: Function) -> str:
@@ -180,7 +155,7 @@ class Emitter:
             anywhere += other.variables.values()
         return "kStaticShared" if any(variable.space == "shared" for variable in anywhere) else "0"
 
-    def _statements(self, function: Function, to: _FunctionExpressions) -> list[str]:
+    def _statements(self, function: Function, to: Expressions) -> list[str]:
         assert function.body is not None
         lines: list[str] = []
         passed: set[str] = set()  # labels before this statement: a branch to one of them closes a loop
@@ -194,13 +169,13 @@ class Emitter:
                 lines.append(_INDENT + self._guarded(statement, to, passed))
         return lines
 
-    def _guarded(self, ins: Instruction, to: _FunctionExpressions, passed: set[str]) -> str:
+    def _guarded(self, ins: Instruction, to: Expressions, passed: set[str]) -> str:
         translated = self._instruction(ins, to, passed)
         if ins.predicate is None:
             return translated
         return f"if ({to.predicate(ins.predicate)}) {{ {translated} }}"
 
-    def _instruction(self, ins: Instruction, to: _FunctionExpressions, passed: set[str]) -> str:
+    def _instruction(self, ins: Instruction, to: Expressions, passed: set[str]) -> str:
         mods = Modifiers(ins)
         if ins.opcode == "bra":
             mods.ignore("uni")
@@ -219,7 +194,7 @@ class Emitter:
         return translated
 
     @staticmethod
-    def _jumpTable(ins: Instruction, to: _FunctionExpressions, passed: set[str]) -> str:
+    def _jumpTable(ins: Instruction, to: Expressions, passed: set[str]) -> str:
         index, table = ins.operands
         if not isinstance(table, Symbol) or table.name not in to.function.branchTargets:
             raise to.fail("brx.idx without its .branchtargets")

@@ -2,7 +2,7 @@
 from typing import Optional
 
 from .errors import PtxError
-from .syntax import (Address, Float, Function, Instruction, Integer, Module, Not, Operand, Register, Sink, Special,
+from .syntax import (Address, Float, Function, Instruction, Integer, Label, Module, Not, Operand, Register, Sink, Special,
                      Symbol, Variable, Vector)
 from .types import NAMES, Type
 
@@ -23,6 +23,10 @@ _SPECIALS = {
     "%lanemask_ge": "~((1u << ptx::laneIndex()) - 1)",
     "WARP_SZ": "32u",
 }
+
+
+# Device functions of the toolkit's run-time library, and what the simulator has for them.
+_LIBRARY = {"__assertfail": "ptx::assertFailed"}
 
 
 class Modifiers:
@@ -75,6 +79,10 @@ class Expressions:
         self._module = module
         self.function = function
         self.usesCarry = False
+        self.labels = {statement.name for statement in function.body or [] if isinstance(statement, Label)}
+        self.calls = {called.name: functionName(called.name) for called in module.functions.values()
+                      if called.body is not None and not called.isEntry}
+        self.calls.update({name: helper for name, helper in _LIBRARY.items() if name in module.functions})
         self.line = 0  # of the instruction being translated
 
     def fail(self, message: str) -> PtxError:
@@ -182,6 +190,20 @@ class Expressions:
         if len(found) != count:
             raise self.fail(f"{len(found)} elements where {count} are expected")
         return found
+
+
+def bytesType(variable: Variable) -> str:
+    return f"ptx::Bytes<{variable.size}, {variable.align}>"
+
+
+def resultType(function: Function) -> str:
+    if len(function.results) > 1:
+        raise PtxError(function.line, f"function '{function.name}' with {len(function.results)} results")
+    return bytesType(function.results[0]) if function.results else "void"
+
+
+def signature(function: Function) -> str:
+    return f"{resultType(function)}({', '.join(bytesType(variable) for variable in function.parameters)})"
 
 
 def functionName(name: str) -> str:

@@ -9,7 +9,7 @@ here, from the modifiers:
   ld/st.volatile.global.v4.u32                    LL: two pairs of data and flag, each whole
   ld/st.volatile.global.v2.u64                    LL128: the lane's part of a line, all lanes of a warp together
 """
-from .expressions import Expressions, Modifiers
+from .expressions import Expressions, Modifiers, signature
 from .instructions import handles, operands
 from .syntax import Instruction, Pair, Register, Sink, Symbol, Vector
 from .types import Type
@@ -254,4 +254,4 @@ def _indirect(to: Expressions, called: Register, rest: list) -> str:
     name = rest[0].name if rest and isinstance(rest[0], Symbol) else ""
     if name not in to.function.prototypes:
         raise to.fail("an indirect call without a prototype")
-    return f"ptx::functionAt<{to.signature(to.function.prototypes[name])}>({called.name})"
+    return f"ptx::functionAt<{signature(to.function.prototypes[name])}>({called.name})"

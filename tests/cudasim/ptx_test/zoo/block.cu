@@ -145,4 +145,34 @@ __global__ void strong(Counters c) {
   }
 }
 
+// One thread that does what the simulator must not let pass. sums is memory of the host.
+__global__ void wrong(Counters c, Wrong what) {
+  __shared__ uint32_t few[4];
+  few[threadIdx.x] = c.threads;
+  __syncthreads();
+  switch (what) {
+    case Wrong::NarrowScope:
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(c.words)) : "memory");
+      break;
+    case Wrong::NonCoherent:
+      c.longs[0] = __ldg(c.words);
+      break;
+    case Wrong::Misaligned:
+      *reinterpret_cast<uint4*>(c.longs + 1) = make_uint4(1, 2, 3, 4);
+      break;
+    case Wrong::Trap:
+      __trap();
+      break;
+    case Wrong::HostMemory:
+      c.sums[0] = 1;
+      break;
+    case Wrong::SharedBounds:
+      few[c.threads * 65536] = 1;
+      break;
+    case Wrong::Nothing:
+      break;
+  }
+  c.longs[3] = few[0];
+}
+
 }  // namespace zoo

@@ -26,6 +26,9 @@ struct Args {
   bool flag;
 };
 
+// What `wrong` does.
+enum class Wrong : uint32_t { NarrowScope, NonCoherent, Misaligned, Trap, HostMemory, SharedBounds, Nothing };
+
 struct Counters {
   uint32_t *words, *flags;
   uint64_t* longs;
@@ -44,6 +47,7 @@ void sharing(Args args);
 void warps(Args args);
 void atomics(Counters counters);
 void strong(Counters counters);
+void wrong(Counters counters, Wrong what);
 // hoist.cu
 void waitRight(Counters counters);
 void waitHoisted(Counters counters);
