@@ -22,13 +22,13 @@ namespace peal {
 struct Digest {
   static constexpr uint8_t kNoOp = 255;
   static constexpr uint8_t kAdamw = 254;  // a sum that becomes an AdamW update
-  uint64_t count = 0;      // elements, as the caller gave them
-  uint32_t sequence = 0;   // of the communicator's collectives; point to point: of the pair
-  int32_t root = -1;       // -1 where the operation has none
-  uint8_t collective = 0;  // value of the pealStat... enum
-  uint8_t type = 0;        // pealDataType_t
-  uint8_t op = 0;          // pealRedOp_t, pealNumOps for a pre-multiplied sum; or one of the above
-  uint8_t algorithm = 0;   // tuner's choice, so that two ranks never run different texts
+  uint64_t count = 0;                     // elements, as the caller gave them
+  uint32_t sequence = 0;                  // of the communicator's collectives; point to point: of the pair
+  int32_t root = -1;                      // -1 where the operation has none
+  uint8_t collective = 0;                 // value of the pealStat... enum
+  uint8_t type = 0;                       // pealDataType_t
+  uint8_t op = 0;         // pealRedOp_t, pealNumOps for a pre-multiplied sum; or one of the above
+  uint8_t algorithm = 0;  // tuner's choice, so that two ranks never run different texts
 
   bool operator==(const Digest&) const = default;
 };

@@ -9,8 +9,8 @@
 
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
-#include "lib/comm/communicator.h"
 #include "lib/base/node.h"
+#include "lib/comm/communicator.h"
 #include "transports/shm/shm.h"
 
 namespace peal {
