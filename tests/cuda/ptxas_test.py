@@ -3,14 +3,16 @@
 
     ptxas_test.py ARCHITECTURES OBJECT ...    ARCHITECTURES: as in 80,90,100
 
-No function spills registers, one block of 512 threads fits a multiprocessor, and every kernel is there for every
+No function spills registers, one block of the kernel's most threads fits a multiprocessor, and every kernel is there for every
 architecture. `ptxas_test.py --self-test` checks that the reader finds such faults.
 """
 import re
 import sys
 from pathlib import Path
 
-THREADS = 512  # kMostThreads of lib/executor/cuda/kernels.h
+KERNELS_H = Path(__file__).resolve().parents[2] / "lib/executor/cuda/kernels.h"
+# The largest block of a kernel, by a part of its name, as a constant of KERNELS_H; the first that fits.
+BLOCKS = (("reduceAdamwGather", "kMostFusedThreads"), ("", "kMostThreads"))
 REGISTERS = 65536  # of a multiprocessor, all architectures since sm_30
 SHARED_BYTES = 48 * 1024  # of a block, without asking for more
 
@@ -21,6 +23,11 @@ USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 
 
+def mostThreads(kernel):
+    constant = next(name for part, name in BLOCKS if part in kernel)
+    return int(re.search(rf"\b{constant} = (\d+);", KERNELS_H.read_text(encoding="utf-8"))[1])
+
+
 def read(text, origin):
     """({(kernel, architecture)}, faults) of one report."""
     kernels, faults = set(), []
@@ -28,6 +35,7 @@ def read(text, origin):
     for line in text.splitlines():
         if entry := ENTRY.search(line):
             kernels.add((entry[1], entry[2]))
+            threads = mostThreads(entry[1])
             where = f"{origin}: {entry[1]}, sm_{entry[2]}"
         if named := FUNCTION.search(line):
             function = named[1]
@@ -36,9 +44,9 @@ def read(text, origin):
                 faults.append(f"{where}: {function} spills: {spills[0]}")
         if used := USED.search(line):
             registers = -(-int(used[1]) // 8) * 8  # allocated by eights
-            if registers * THREADS > REGISTERS:
-                faults.append(f"{where}: {used[1]} registers: a block of {THREADS} threads has at most "
-                              f"{REGISTERS // THREADS} each")
+            if registers * threads > REGISTERS:
+                faults.append(f"{where}: {used[1]} registers: a block of {threads} threads has at most "
+                              f"{REGISTERS // threads} each")
             shared = SHARED.search(line)
             if shared and int(shared[1]) > SHARED_BYTES:
                 faults.append(f"{where}: {shared[1]} bytes of shared memory: a block has {SHARED_BYTES}")

@@ -1,5 +1,6 @@
-// The kernel of collectives: each block is a channel and runs its share of the rounds. Included by the
-// collective_*.cu files, one for each element, so that they compile side by side.
+// The kernels of collectives: each block is a channel and runs its share of the rounds. Included by the
+// collective_*.cu files, one for each protocol, so that they compile side by side. One kernel reduces all
+// types: all but the innermost loops is the same for them.
 #pragma once
 #include <cstddef>
 
@@ -7,6 +8,12 @@
 #include "lib/executor/selection.h"
 
 namespace peal::cuda {
+
+// A call, so that what leads to an algorithm takes no registers while it runs.
+template <class P>
+PEAL_DEVICE_CALL void playRound(P& port, const CollectiveArgs& args, const Round& round) {
+  runRound(port, args.kind, args.algorithm, args.root, round);
+}
 
 // False after a fault.
 template <class Element, Protocol kProtocol, class Epilogue = NoEpilogue>
@@ -22,7 +29,7 @@ PEAL_DEVICE bool runCollective(const CollectiveArgs& args, const Epilogue& epilo
   // Also once for an empty array: its digest is compared too.
   PEAL_KEEP_LOOP
   for (; round.begin < longest || round.begin == 0; round.begin += stride) {
-    runRound(port, args.kind, args.algorithm, args.root, round);
+    playRound(port, args, round);
   }
   port.end();
   return !port.failed();
@@ -30,16 +37,13 @@ PEAL_DEVICE bool runCollective(const CollectiveArgs& args, const Epilogue& epilo
 
 }  // namespace peal::cuda
 
-// Defines the three kernels of an element; kernels.cpp lists their names.
-#define PEAL_COLLECTIVE_KERNELS(name, Element)                                                    \
-  namespace peal::cuda {                                                                          \
-  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##Simple(PEAL_GRID_CONSTANT CollectiveArgs args) { \
-    runCollective<Element, Protocol::Simple>(args);                                               \
-  }                                                                                               \
-  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##LL(PEAL_GRID_CONSTANT CollectiveArgs args) {     \
-    runCollective<Element, Protocol::LL>(args);                                                   \
-  }                                                                                               \
-  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name##LL128(PEAL_GRID_CONSTANT CollectiveArgs args) {  \
-    runCollective<Element, Protocol::LL128>(args);                                                \
-  }                                                                                               \
+// Defines the two kernels of a protocol; kernels.cpp lists their names.
+#define PEAL_COLLECTIVE_KERNELS(protocol)                                                             \
+  namespace peal::cuda {                                                                              \
+  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) reduce##protocol(PEAL_GRID_CONSTANT CollectiveArgs args) { \
+    runCollective<AnyElement, Protocol::protocol>(args);                                              \
+  }                                                                                                   \
+  PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) copy##protocol(PEAL_GRID_CONSTANT CollectiveArgs args) {   \
+    runCollective<CopiedElement, Protocol::protocol>(args);                                           \
+  }                                                                                                   \
   }

@@ -71,15 +71,24 @@ struct Step {
   Finish finish = Finish::No;  // the average's division
 };
 
-// What a unit of LL and LL128 is summed in.
-template <class Element>
+// What a unit of LL and LL128 is summed in: its lanes, of whichever type.
 struct UnitSum {
-  using Type = Lanes<Element, static_cast<int>(kUnitBytes) / kBitsBytes<Element>>;
+  uint32_t word[16];
+
+  template <class UnitLanes>
+  PEAL_DEVICE UnitLanes as() const {
+    static_assert(sizeof(UnitLanes) <= sizeof(UnitSum));
+    UnitLanes lanes;
+    memcpy(&lanes, word, sizeof lanes);
+    return lanes;
+  }
+  template <class UnitLanes>
+  PEAL_DEVICE void set(const UnitLanes& lanes) {
+    memcpy(word, &lanes, sizeof lanes);
+  }
 };
-template <>
-struct UnitSum<CopiedElement> {
-  struct Type {};
-};
+template <class Element>
+using UnitLanes = Lanes<Element, static_cast<int>(kUnitBytes) / kBitsBytes<Element>>;
 
 template <class Element, Protocol kProtocol, class Epilogue = NoEpilogue>
 class DevicePort {
@@ -127,8 +136,6 @@ class DevicePort {
   }
 
  private:
-  using Accumulators = typename UnitSum<Element>::Type;
-
   // A step with everything worked out that does not depend on other ranks: the same for all threads.
   struct Plan {
     size_t bytes;  // of the message
@@ -179,14 +186,14 @@ class DevicePort {
   PEAL_DEVICE_CALL void moveFinished(const Plan& plan, Chunk c);
   PEAL_DEVICE_CALL bool moveLines(const Step& s, const Plan& plan);
   PEAL_DEVICE bool gather(const Step& s, const Plan& plan, size_t base, uint32_t sizeBytes, Vec16& value);
-  PEAL_DEVICE void combineUnit(const Plan& plan, int source, Vec16 unit, Accumulators& sum) const;
+  PEAL_DEVICE void combineUnit(const Plan& plan, int source, Vec16 unit, UnitSum& sum) const;
   PEAL_DEVICE_CALL void handOver(const Step& s, const Plan& plan);
 
   PEAL_DEVICE size_t elementBytes() const {
-    if constexpr (kReduces<Element>) {
-      return sizeof(typename Element::Bits);
+    if constexpr (std::is_same_v<Element, CopiedElement> || std::is_same_v<Element, AnyElement>) {
+      return typeBytes_;
     } else {
-      return copiedElementBytes_;
+      return sizeof(typename Element::Bits);
     }
   }
   PEAL_DEVICE Header expected(size_t sizeBytes) const {
@@ -241,7 +248,7 @@ class DevicePort {
   Header digest_{};
   uint64_t sequence_ = 0;
   uint64_t scalarBits_ = 0;
-  size_t copiedElementBytes_ = 0;
+  size_t typeBytes_ = 0;
   bool failed_ = false;
   bool referencesOpen_ = false;
 };
@@ -269,7 +276,7 @@ template <class Element, Protocol kProtocol, class Epilogue>
 PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Blocks& blocks) {
   const CommView& comm = args_.comm;
   const ChannelState& channel = comm.channels[blockIndex()];
-  copiedElementBytes_ = bytesOfType(args_.digest.type);
+  typeBytes_ = bytesOfType(args_.digest.type);
   if (comm.shape.slots > kMostSlots || comm.ranks > kMostRanks || args_.chunkCount == 0 ||
       args_.chunkCount * elementBytes() > comm.shape.payloadBytes(kProtocol)) {
     halt();
@@ -279,10 +286,13 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Bloc
   digest.sequence = static_cast<uint32_t>(sequence_);
   digest_ = headerOf(digest, 0);
   if constexpr (kReduces<Element>) {
-    using Bits = typename Element::Bits;
-    scalarBits_ = args_.preMultiply != 0 && args_.scalar != nullptr
-                      ? static_cast<uint64_t>(loadGlobal(static_cast<const Bits*>(args_.scalar)))
-                      : args_.scalarBits;
+    scalarBits_ = args_.scalarBits;
+    if (args_.preMultiply != 0 && args_.scalar != nullptr) {
+      withElement<Element>(args_.digest.type, [&](auto element) {
+        using Bits = typename decltype(element)::Bits;
+        scalarBits_ = loadGlobal(static_cast<const Bits*>(args_.scalar));
+      });
+    }
   }
   for (uint32_t i = threadIndex(); i <= static_cast<uint32_t>(blocks.parts); i += blockThreads()) {
     state_.starts[i] = blocks.start(static_cast<int>(i));
@@ -487,14 +497,15 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::moveBulk(const P
     return;
   }
   if constexpr (kReduces<Element>) {
-    reduceBlock<Element>(args_.op, {.sources = state_.sources,
-                                    .destinations = state_.destinations,
-                                    .sourceCount = plan.sources,
-                                    .destinationCount = plan.destinations(),
-                                    .count = c.count,
-                                    .rawSource = plan.rawSource,
-                                    .divideBy = plan.divideBy,
-                                    .scalarBits = scalarBits_});
+    reduceBlock<Element>(args_.digest.type, args_.op,
+                         {.sources = state_.sources,
+                          .destinations = state_.destinations,
+                          .sourceCount = plan.sources,
+                          .destinationCount = plan.destinations(),
+                          .count = c.count,
+                          .rawSource = plan.rawSource,
+                          .divideBy = plan.divideBy,
+                          .scalarBits = scalarBits_});
   } else {
     copyBlockTo(state_.destinations, plan.destinations(), state_.sources[0], plan.bytes);
   }
@@ -576,15 +587,17 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::gather(const Step& s,
   constexpr bool kSums = kReduces<Element>;
   const bool copies = !kSums || (plan.sources == 1 && plan.rawSource < 0 && plan.divideBy == 0);
   const auto peerOf = [&](int source) { return s.from == kAll ? source : s.from; };
-  Vec16 own{};
-  if (plan.ownSource >= 0) {
-    own = loadUnit(plan.own + (base + L::lane()) * kUnitBytes, sizeBytes);
-  }
-  Accumulators sum{};
+  UnitSum sum{};
   PEAL_KEEP_LOOP
   for (int first = 0; first < plan.sources; first += kAtOnce) {
     // Sources [first, first + kAtOnce), as far as there are so many.
     Vec16 data[kAtOnce];
+    PEAL_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k == plan.ownSource) {
+        data[k] = loadUnit(plan.own + (base + L::lane()) * kUnitBytes, sizeBytes);
+      }
+    }
     uint64_t beganNs = 0;
     PEAL_KEEP_LOOP
     for (uint32_t spins = 1;; ++spins) {
@@ -607,13 +620,13 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::gather(const Step& s,
       }
     }
     if (copies) {
-      value = plan.ownSource == 0 ? own : data[0];
+      value = data[0];
       return true;
     }
     if constexpr (kSums) {
       PEAL_KEEP_LOOP
       for (int source = first; source < first + kAtOnce && source < plan.sources; ++source) {
-        combineUnit(plan, source, source == plan.ownSource ? own : data[0], sum);
+        combineUnit(plan, source, data[0], sum);
         PEAL_UNROLL
         for (int k = 0; k + 1 < kAtOnce; ++k) {
           data[k] = data[k + 1];
@@ -622,26 +635,32 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::gather(const Step& s,
     }
   }
   if constexpr (kSums) {
-    if (plan.divideBy != 0) {
-      divide(sum, plan.divideBy);
-    }
-    value = vecOf(packFor<Element>(args_.op, sum));
+    withElement<Element>(args_.digest.type, [&](auto element) {
+      auto lanes = sum.template as<UnitLanes<decltype(element)>>();
+      if (plan.divideBy != 0) {
+        divide(lanes, plan.divideBy);
+      }
+      value = vecOf(packFor(args_.op, lanes));
+    });
   }
   return true;
 }
 
 template <class Element, Protocol kProtocol, class Epilogue>
 PEAL_DEVICE void DevicePort<Element, kProtocol, Epilogue>::combineUnit(const Plan& plan, int source,
-                                                                       Vec16 unit, Accumulators& sum) const {
-  Accumulators next = unpack<Element>(groupOf(unit));
-  if (source == plan.rawSource) {
-    preMultiply(next, scalarBits_);
-  }
-  if (source == 0) {
-    sum = next;
-  } else {
-    withOperation(args_.op, [&](auto operation) { combineInto<decltype(operation)>(sum, next); });
-  }
+                                                                       Vec16 unit, UnitSum& sum) const {
+  withElement<Element>(args_.digest.type, [&](auto element) {
+    auto next = unpack<decltype(element)>(groupOf(unit));
+    if (source == plan.rawSource) {
+      preMultiply(next, scalarBits_);
+    }
+    if (source != 0) {
+      auto before = sum.template as<UnitLanes<decltype(element)>>();
+      withOperation(args_.op, [&](auto operation) { combineInto<decltype(operation)>(before, next); });
+      next = before;
+    }
+    sum.set(next);
+  });
 }
 
 // ---- handing over ----

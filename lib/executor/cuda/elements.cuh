@@ -128,56 +128,45 @@ struct Float8e5m2Cut : FloatLane<float> {
 using Float8e5m2 = Float8e5m2Cut<0x47600000u>;
 using Float8e5m2Exact = Float8e5m2Cut<0x47700000u>;
 
-template <int kType>
-struct ElementOf;
-template <>
-struct ElementOf<pealInt8> {
-  using Type = Integer<int8_t>;
-};
-template <>
-struct ElementOf<pealUint8> {
-  using Type = Integer<uint8_t>;
-};
-template <>
-struct ElementOf<pealInt32> {
-  using Type = Integer<int32_t>;
-};
-template <>
-struct ElementOf<pealUint32> {
-  using Type = Integer<uint32_t>;
-};
-template <>
-struct ElementOf<pealInt64> {
-  using Type = Integer<int64_t>;
-};
-template <>
-struct ElementOf<pealUint64> {
-  using Type = Integer<uint64_t>;
-};
-template <>
-struct ElementOf<pealFloat16> {
-  using Type = Float16;
-};
-template <>
-struct ElementOf<pealFloat32> {
-  using Type = Float32;
-};
-template <>
-struct ElementOf<pealFloat64> {
-  using Type = Float64;
-};
-template <>
-struct ElementOf<pealBfloat16> {
-  using Type = Bfloat16;
-};
-template <>
-struct ElementOf<pealFloat8e4m3> {
-  using Type = Float8e4m3;
-};
-template <>
-struct ElementOf<pealFloat8e5m2> {
-  using Type = Float8e5m2;
-};
+// An element whose type is known when the kernel runs.
+struct AnyElement {};
+
+// Calls `work` with the element of this type: with Element, unless that is AnyElement.
+template <class Element, class Work>
+PEAL_DEVICE void withElement(int type, const Work& work) {
+  if constexpr (!std::is_same_v<Element, AnyElement>) {
+    work(Element{});
+  } else {
+    switch (type) {
+      case pealInt8:
+        return work(Integer<int8_t>{});
+      case pealUint8:
+        return work(Integer<uint8_t>{});
+      case pealInt32:
+        return work(Integer<int32_t>{});
+      case pealUint32:
+        return work(Integer<uint32_t>{});
+      case pealInt64:
+        return work(Integer<int64_t>{});
+      case pealUint64:
+        return work(Integer<uint64_t>{});
+      case pealFloat16:
+        return work(Float16{});
+      case pealFloat32:
+        return work(Float32{});
+      case pealFloat64:
+        return work(Float64{});
+      case pealBfloat16:
+        return work(Bfloat16{});
+      case pealFloat8e4m3:
+        return work(Float8e4m3{});
+      case pealFloat8e5m2:
+        return work(Float8e5m2{});
+      default:
+        halt();
+    }
+  }
+}
 
 // ---- operations ----
 template <class Lane>

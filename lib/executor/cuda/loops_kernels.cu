@@ -40,33 +40,34 @@ PEAL_DEVICE void reducePart(const LoopArgs& args) {
   PEAL_SHARED(PartAddresses, addresses);
   const Part part = partOfBlock(args.count);
   placePart(addresses, args, part.begin * sizeof(typename Element::Bits));
-  reduceBlock<Element>(args.op, {.sources = addresses.sources,
-                                 .destinations = addresses.destinations,
-                                 .sourceCount = args.sourceCount,
-                                 .destinationCount = args.destinationCount,
-                                 .count = part.count,
-                                 .rawSource = args.rawSource,
-                                 .divideBy = args.divideBy,
-                                 .scalarBits = args.scalarBits});
+  reduceBlock<Element>(0, args.op,
+                       {.sources = addresses.sources,
+                        .destinations = addresses.destinations,
+                        .sourceCount = args.sourceCount,
+                        .destinationCount = args.destinationCount,
+                        .count = part.count,
+                        .rawSource = args.rawSource,
+                        .divideBy = args.divideBy,
+                        .scalarBits = args.scalarBits});
 }
 
-#define PEAL_REDUCE_KERNEL(name, type)                                              \
+#define PEAL_REDUCE_KERNEL(name, Element)                                           \
   PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) name(PEAL_GRID_CONSTANT LoopArgs args) { \
-    reducePart<ElementOf<type>::Type>(args);                                        \
+    reducePart<Element>(args);                                                      \
   }
 
-PEAL_REDUCE_KERNEL(reduceInt8, pealInt8)
-PEAL_REDUCE_KERNEL(reduceUint8, pealUint8)
-PEAL_REDUCE_KERNEL(reduceInt32, pealInt32)
-PEAL_REDUCE_KERNEL(reduceUint32, pealUint32)
-PEAL_REDUCE_KERNEL(reduceInt64, pealInt64)
-PEAL_REDUCE_KERNEL(reduceUint64, pealUint64)
-PEAL_REDUCE_KERNEL(reduceFloat16, pealFloat16)
-PEAL_REDUCE_KERNEL(reduceFloat32, pealFloat32)
-PEAL_REDUCE_KERNEL(reduceFloat64, pealFloat64)
-PEAL_REDUCE_KERNEL(reduceBfloat16, pealBfloat16)
-PEAL_REDUCE_KERNEL(reduceFloat8e4m3, pealFloat8e4m3)
-PEAL_REDUCE_KERNEL(reduceFloat8e5m2, pealFloat8e5m2)
+PEAL_REDUCE_KERNEL(reduceInt8, Integer<int8_t>)
+PEAL_REDUCE_KERNEL(reduceUint8, Integer<uint8_t>)
+PEAL_REDUCE_KERNEL(reduceInt32, Integer<int32_t>)
+PEAL_REDUCE_KERNEL(reduceUint32, Integer<uint32_t>)
+PEAL_REDUCE_KERNEL(reduceInt64, Integer<int64_t>)
+PEAL_REDUCE_KERNEL(reduceUint64, Integer<uint64_t>)
+PEAL_REDUCE_KERNEL(reduceFloat16, Float16)
+PEAL_REDUCE_KERNEL(reduceFloat32, Float32)
+PEAL_REDUCE_KERNEL(reduceFloat64, Float64)
+PEAL_REDUCE_KERNEL(reduceBfloat16, Bfloat16)
+PEAL_REDUCE_KERNEL(reduceFloat8e4m3, Float8e4m3)
+PEAL_REDUCE_KERNEL(reduceFloat8e5m2, Float8e5m2)
 
 PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) copyBytes(PEAL_GRID_CONSTANT LoopArgs args) {
   PEAL_SHARED(PartAddresses, addresses);

@@ -230,18 +230,12 @@ struct Reduction {
   // The next source is under way while the one before is combined.
   template <class Access, int kSteps>
   PEAL_DEVICE void steps(size_t at, size_t stride) const {
-    typename Access::Word ahead[kSteps]{}, words[kSteps];
-    typename Access::Accumulators sum[kSteps];
-    loadSteps<Access>(words, bytesAt(sources[0], at), stride);
-    if (sourceCount > 1) {
-      loadSteps<Access>(ahead, bytesAt(sources[1], at), stride);
-    }
-    PEAL_UNROLL
-    for (int k = 0; k < kSteps; ++k) {
-      sum[k] = how.prepared(Access::unpacked(words[k]), 0);
-    }
+    typename Access::Word ahead[kSteps];
+    typename Access::Accumulators sum[kSteps]{};
+    loadSteps<Access>(ahead, bytesAt(sources[0], at), stride);
     PEAL_KEEP_LOOP
-    for (int source = 1; source < sourceCount; ++source) {
+    for (int source = 0; source < sourceCount; ++source) {
+      typename Access::Word words[kSteps];
       PEAL_UNROLL
       for (int k = 0; k < kSteps; ++k) {
         words[k] = ahead[k];
@@ -251,17 +245,22 @@ struct Reduction {
       }
       PEAL_UNROLL
       for (int k = 0; k < kSteps; ++k) {
-        how.combine(sum[k], how.prepared(Access::unpacked(words[k]), source));
+        const typename Access::Accumulators lanes = how.prepared(Access::unpacked(words[k]), source);
+        if (source == 0) {
+          sum[k] = lanes;
+        } else {
+          how.combine(sum[k], lanes);
+        }
       }
     }
     PEAL_UNROLL
     for (int k = 0; k < kSteps; ++k) {
       how.finish(sum[k]);
-      words[k] = Access::packed(how.op(), sum[k]);
+      ahead[k] = Access::packed(how.op(), sum[k]);
     }
     PEAL_KEEP_LOOP
     for (int d = 0; d < destinationCount; ++d) {
-      storeSteps<Access>(bytesAt(destinations[d], at), words, stride);
+      storeSteps<Access>(bytesAt(destinations[d], at), ahead, stride);
     }
   }
 };
@@ -312,7 +311,7 @@ struct AsAsked {
 // Only the rounds of vectors, where large arrays spend their time, have a loop for each operation: the ends,
 // unaligned arrays and scaled ones share one that finds out, or there would be five times the code.
 template <class Element>
-PEAL_DEVICE void reduceBlockBy(int op, const MoveArgs& args) {
+PEAL_DEVICE_CALL void reduceBlockBy(int op, const MoveArgs& args) {
   constexpr uint32_t kBytes = sizeof(typename Element::Bits);
   const size_t bytes = args.count * kBytes;
   Alignment alignment(args.sources[0]);
@@ -333,7 +332,7 @@ PEAL_DEVICE void reduceBlockBy(int op, const MoveArgs& args) {
     if (args.rawSource < 0 && args.divideBy == 0) {
       // 16 registers of accumulators. More would leave too few to the functions that call this one: those of
       // a chain of calls add up.
-      constexpr int kSteps = kBytes == 1 ? 1 : kBytes == 2 ? 2 : 4;
+      constexpr int kSteps = kBytes == 1 ? 1 : 2;
       withOperation(op, [&](auto operation) {
         const Reduction<Plainly<decltype(operation)>> plain(args, {});
         at = moveRounds<Vectors<Element>, kSteps>(begin, end, plain);
@@ -341,20 +340,25 @@ PEAL_DEVICE void reduceBlockBy(int op, const MoveArgs& args) {
     }
     moveSingly<Vectors<Element>>(at, end, asked);
   } else if (alignment.isMultipleOf(kBytes)) {
-    end = moveRounds<AlignedElements<Element>, 4>(0, bytes, asked);
+    end = moveRounds<AlignedElements<Element>, 2>(0, bytes, asked);
   }
   moveEnds<Elements<Element>>(begin, end, bytes, asked);
 }
 
 // op: pealRedOp_t; pealAvg divides only if args.divideBy says so. One source that is neither multiplied nor
-// divided is copied as it is, NaN included.
+// divided is copied as it is, NaN included. type: of AnyElement.
 template <class Element>
-PEAL_DEVICE void reduceBlock(int op, const MoveArgs& args) {
-  if (args.sourceCount == 1 && args.rawSource < 0 && args.divideBy == 0) {
-    copyBlockTo(args.destinations, args.destinationCount, args.sources[0],
-                args.count * sizeof(typename Element::Bits));
-  } else {
-    reduceBlockBy<Element>(op, args);
+PEAL_DEVICE void reduceBlock(int type, int op, const MoveArgs& args) {
+  const bool copies = args.sourceCount == 1 && args.rawSource < 0 && args.divideBy == 0;
+  size_t elementBytes = 0;
+  withElement<Element>(type, [&](auto element) {
+    elementBytes = sizeof(typename decltype(element)::Bits);
+    if (!copies) {
+      reduceBlockBy<decltype(element)>(op, args);
+    }
+  });
+  if (copies) {
+    copyBlockTo(args.destinations, args.destinationCount, args.sources[0], args.count * elementBytes);
   }
 }
 

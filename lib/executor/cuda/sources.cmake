@@ -6,19 +6,9 @@
 set(PEAL_CUDA_KERNEL_SOURCES
     lib/executor/cuda/adamw.cu
     lib/executor/cuda/collective_adamw.cu
-    lib/executor/cuda/collective_bfloat16.cu
-    lib/executor/cuda/collective_copy.cu
-    lib/executor/cuda/collective_float16.cu
-    lib/executor/cuda/collective_float32.cu
-    lib/executor/cuda/collective_float64.cu
-    lib/executor/cuda/collective_float8e4m3.cu
-    lib/executor/cuda/collective_float8e5m2.cu
-    lib/executor/cuda/collective_int32.cu
-    lib/executor/cuda/collective_int64.cu
-    lib/executor/cuda/collective_int8.cu
-    lib/executor/cuda/collective_uint32.cu
-    lib/executor/cuda/collective_uint64.cu
-    lib/executor/cuda/collective_uint8.cu
+    lib/executor/cuda/collective_ll.cu
+    lib/executor/cuda/collective_ll128.cu
+    lib/executor/cuda/collective_simple.cu
     lib/executor/cuda/point_to_point.cu)
 set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/adamw_launch.cpp
