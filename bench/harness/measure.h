@@ -12,7 +12,7 @@
 
 namespace peal::bench {
 
-// What this rank saw. Trivially copyable: goes through gatherRecords.
+// What this rank saw. Trivially copyable: goes through RecordExchange.
 struct RankReport {
   double secondsPerCall = 0;
   double sentBytesPerCall = 0, messagesPerCall = 0;

@@ -9,7 +9,6 @@
 #include <map>
 
 #include "bench/harness/chart.h"
-#include "bench/harness/exchange.h"
 #include "bench/harness/gpu.h"
 #include "bench/harness/machine.h"
 #include "tools/common/error.h"
@@ -68,6 +67,7 @@ Session::Session(const Options& options, const Collective& collective, const too
       collective_(collective),
       ranks_(ranks),
       startTime_(timestamp()),
+      exchange_(ranks),
       preamble_{options, collective.program, libraryVersion(), rankSourceText(), loadAverage(), introduce()} {
 }
 
@@ -78,7 +78,7 @@ void Session::print(const std::string& text) const {
   }
 }
 
-std::vector<RankInfo> Session::introduce() const {
+std::vector<RankInfo> Session::introduce() {
   RankInfo own;
   own.pid = getpid();
   own.allowedCpus = allowedCpus();
@@ -90,7 +90,7 @@ std::vector<RankInfo> Session::introduce() const {
     copyText(own.deviceName, deviceName(ranks_.device));
     own.deviceFreeBytes = freeDeviceBytes(ranks_.device);
   }
-  return gatherRecords(ranks_, own);
+  return exchange_.gather(own);
 }
 
 // Every rank comes to the same verdict, because all look at the same records. On a GPU there is a mirror in
@@ -182,7 +182,7 @@ void Session::runRow(Measurer::Case what) {
 
   const auto measure = [&](Place place) {
     const RankReport own = measurer_->measure(what, place);
-    const std::vector<RankReport> reports = gatherRecords(ranks_, own);
+    const std::vector<RankReport> reports = exchange_.gather(own);
     const Measured half = combineReports(row, reports);
     ownFaults_ += own.wrongElements + own.strayBytes;
     outOfBounds_ += half.wrong.value_or(0) + half.strayBytes;
@@ -242,7 +242,7 @@ void Session::gatherMemory() {
   memory_.collectiveBytes =
       now.residentBytes - std::min(now.residentBytes, memory_.initBytes + memory_.bufferBytes);
   memory_.peakBytes = now.peakBytes;
-  allMemory_ = gatherRecords(ranks_, memory_);
+  allMemory_ = exchange_.gather(memory_);
 }
 
 Summary Session::summarize() const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/harness/exchange.h"
 #include "bench/harness/json_report.h"
 #include "bench/harness/measure.h"
 #include "bench/harness/options.h"
@@ -24,7 +25,7 @@ class Session {
   bool isReporter() const { return ranks_.rank == 0; }
   void print(const std::string& text) const;  // on the reporter only
 
-  std::vector<RankInfo> introduce() const;
+  std::vector<RankInfo> introduce();
   void requireMemory(const std::vector<RankInfo>& infos) const;
   std::string rankSourceText() const;
   std::vector<int> roots() const;
@@ -41,6 +42,7 @@ class Session {
   const Collective& collective_;
   const tools::RankContext& ranks_;
   const std::string startTime_;
+  RecordExchange exchange_;
   Preamble preamble_;
   std::unique_ptr<Measurer> measurer_;
   std::vector<Row> rows_;  // of all cycles, or of the last if they never end
