@@ -1,6 +1,8 @@
 // The communicator's side of a GPU: making the executor, issuing onto CUDA streams, noticing faults.
 #include <fmt/format.h>
 
+#include <thread>
+
 #include "lib/base/config.h"
 #include "lib/comm/communicator.h"
 #include "transports/shm/shm.h"
@@ -11,6 +13,9 @@ namespace {
 // The control endpoint carries news of buffers and of peers, not data.
 constexpr size_t kControlSlotBytes = 4096;
 constexpr int kControlSlots = 4;
+
+// CUDA tells that a graph is gone on a thread of its own, some time after the application destroyed it.
+constexpr int64_t kGraphGoneMs = 500;
 
 // Errors after which ranks can no longer be in step: the call may have reached the GPU in part.
 bool isBreakage(pealResult_t code) {
@@ -136,7 +141,12 @@ Result<void> Communicator::deregisterBuffer(uint64_t id) {
 }
 
 Result<void> Communicator::checkNoGraphs(const char* what) {
-  const int graphs = device_ != nullptr ? device_->liveGraphs() : 0;
+  const auto live = [&] { return device_ != nullptr ? device_->liveGraphs() : 0; };
+  int graphs = live();
+  for (const Deadline patience = Deadline::afterMs(kGraphGoneMs); graphs > 0 && !patience.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    graphs = live();
+  }
   if (graphs == 0) {
     return {};
   }
