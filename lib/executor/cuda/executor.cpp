@@ -49,9 +49,9 @@ void Resources::raiseStop() const {
   std::atomic_ref<uint64_t>(host().stop).store(1, std::memory_order_release);
 }
 
-Result<void> Resources::awaitSide(Deadline deadline, const char* what) const {
+Result<void> Resources::await(cudaStream_t stream, Deadline deadline, const char* what) const {
   for (;;) {
-    const cudaError_t code = cudaStreamQuery(side.get());
+    const cudaError_t code = cudaStreamQuery(stream);
     if (code != cudaErrorNotReady) {
       return cudaResult(code, "{}", what);
     }
@@ -66,12 +66,17 @@ Result<void> Resources::awaitSide(Deadline deadline, const char* what) const {
 Result<void> Resources::refuseLaunches(int rank, Deadline deadline) const {
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
+  // Not the side stream: a capture that has not ended yet may hold it.
+  Result<StreamHolder> stream = StreamHolder::make(device);
+  if (!stream) {
+    return stream.error();
+  }
   // The word that kernels read when they start; peers write the same.
   auto* const word = reinterpret_cast<uint64_t*>(board.data() + sizeof(HostBoard));
   *word = static_cast<uint64_t>(rank) + 1;
-  PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, side.get()),
+  PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, stream->get()),
                       "stopping the communicator's kernels"));
-  return awaitSide(deadline, "stopping the communicator's kernels");
+  return await(stream->get(), deadline, "stopping the communicator's kernels");
 }
 
 // ---- life ----

@@ -36,8 +36,8 @@ struct Resources {
   void raiseStop() const;
   // Makes kernels leave at their start. Waits for the device until the deadline.
   Result<void> refuseLaunches(int rank, Deadline deadline) const;
-  // Waits until the side stream has done what it was given.
-  Result<void> awaitSide(Deadline deadline, const char* what) const;
+  // Waits until the stream has done what it was given.
+  Result<void> await(cudaStream_t stream, Deadline deadline, const char* what) const;
 };
 
 class CudaExecutor final : public DeviceExecutor {

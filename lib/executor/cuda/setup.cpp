@@ -32,7 +32,7 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
   PEAL_TRY(keep(LaunchOrder::make(options.device, options.communicator), resources.order));
   PEAL_TRY(cudaResult(cudaMemsetAsync(resources.channels.data(), 0, channelBytes, resources.side.get()),
                       "zeroing the channels' counters"));
-  return resources.awaitSide(deadline, "zeroing the channels' counters");
+  return resources.await(resources.side.get(), deadline, "zeroing the channels' counters");
 }
 
 }  // namespace
