@@ -261,6 +261,17 @@ Result<Allocation> allocationOf(const void* deviceData) {
   return Allocation{reinterpret_cast<std::byte*>(base), bytes};
 }
 
+bool mayBePiece(const void* deviceData) {
+  using GetAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+  const RelaxedCapture relaxed;
+  const auto getAttribute = reinterpret_cast<GetAttribute>(driverFunction("cuPointerGetAttribute", 4000));
+  int whole = 1;  // classic IPC takes whole allocations only
+  return getAttribute != nullptr &&
+         getAttribute(&whole, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                      reinterpret_cast<CUdeviceptr>(deviceData)) == CUDA_SUCCESS &&
+         whole == 0;
+}
+
 void* driverFunction(const char* name, unsigned version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -185,6 +185,9 @@ struct Allocation {
   size_t bytes = 0;
 };
 Result<Allocation> allocationOf(const void* deviceData);
+// Whether it may be one of several pieces that make a buffer: memory of cuMemCreate is mapped piece by piece
+// (PyTorch's expandable segments), and the driver knows each piece alone. False where it cannot be told.
+bool mayBePiece(const void* deviceData);
 
 // A function of the driver, found at run time: the library is not linked with libcuda. nullptr: this driver
 // has none of that name as of that CUDA version (12030 for 12.3).

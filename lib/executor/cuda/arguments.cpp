@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/memory/cuda.h"
 
 namespace peal::cuda {
@@ -23,6 +25,29 @@ const char* remedyFor(cudaMemoryType type) {
     default:
       return "Use memory of the device, or a communicator on host memory (PEAL_DEVICE_HOST).";
   }
+}
+
+// Bytes from `data` to the end of its allocation; over the pieces behind it, up to `wanted`, where it may be
+// made of such.
+Result<size_t> bytesBehind(const void* data, int device, size_t wanted) {
+  Result<Allocation> allocation = allocationOf(data);
+  if (!allocation) {
+    return allocation.error();
+  }
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const std::byte* end = std::max(begin, static_cast<const std::byte*>(allocation->base) + allocation->bytes);
+  while (static_cast<size_t>(end - begin) < wanted && mayBePiece(data)) {
+    const Result<PointerKind> kind = kindOf(end);
+    if (!kind || kind->type != cudaMemoryTypeDevice || kind->device != device) {
+      break;
+    }
+    allocation = allocationOf(end);
+    if (!allocation || allocation->base + allocation->bytes <= end) {
+      break;
+    }
+    end = allocation->base + allocation->bytes;
+  }
+  return static_cast<size_t>(end - begin);
 }
 
 }  // namespace
@@ -90,18 +115,17 @@ Result<void> checkBuffer(const std::string& name, int device, const char* what, 
                              "looks like host memory.)",
                              name, what, data, kind->text(), device, remedyFor(kind->type))};
   }
-  Result<Allocation> allocation = allocationOf(data);
-  if (!allocation) {
-    return allocation.error();
+  const Result<size_t> behind = bytesBehind(data, device, bytes);
+  if (!behind) {
+    return behind.error();
   }
-  const auto offset = static_cast<size_t>(static_cast<const std::byte*>(data) - allocation->base);
-  if (offset > allocation->bytes || bytes > allocation->bytes - offset) {
+  if (bytes > *behind) {
     return Error{
         pealInvalidArgument,
         fmt::format(
             "{}: {} ({}) needs {} bytes, and its allocation ends {} bytes after that address. Counts are "
             "in elements, not bytes.",
-            name, what, data, bytes, offset > allocation->bytes ? 0 : allocation->bytes - offset)};
+            name, what, data, bytes, *behind)};
   }
   return {};
 }
