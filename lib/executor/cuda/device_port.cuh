@@ -55,9 +55,9 @@ struct NoEpilogue {
 struct CopiedElement {};
 
 template <class Element>
-constexpr bool kReduces = true;
+inline constexpr bool kReduces = true;
 template <>
-constexpr bool kReduces<CopiedElement> = false;
+inline constexpr bool kReduces<CopiedElement> = false;
 
 // What a verb does, as data, so that there is one copy of the code that does it.
 constexpr int kNone = -1, kAll = -2;  // in place of a peer
