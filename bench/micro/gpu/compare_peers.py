@@ -65,6 +65,7 @@ def compare_adamw(torch, peal, count=50_000_000, steps=5):
     state = Adamw(*betas, epsilon, master.data_ptr(), moment1.data_ptr(), moment2.data_ptr(), count,
                   segments.data_ptr(), 1, 0, 0, 0, control.data_ptr())
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
 
     def step(gradient):
         code = peal.pealAdamwStep(ctypes.c_void_p(gradient.data_ptr()), ctypes.c_void_p(weight.data_ptr()),
