@@ -32,7 +32,7 @@ typedef struct {
   double learningRate;
   double gradientScale; /* every gradient is multiplied by it: clip factor / tokens */
   uint64_t nonFinite;   /* not 0: the step skips: it reads and writes nothing else */
-  uint64_t reserved;    /* 0 when no step runs */
+  uint64_t reserved;    /* 0 when no step runs; after a fault inside a step: set it to 0 again */
 } pealAdamwControl_t;
 
 /* Elements below `end`, from the previous segment's end on. */

@@ -242,7 +242,8 @@ PEAL_API pealResult_t pealMemFree(void* ptr);
 /* Lets peers read [buff, buff + size) in place where the system allows it. Deregister before freeing the
  * memory. Never needed for correctness. On a GPU: memory of the rank's device, inside one allocation.
  * Deregistering waits until no peer has it mapped, and is pealInvalidUsage while CUDA graphs hold operations
- * of comm. Operations on the buffer must be done before. */
+ * of comm. All operations of all ranks on comm must be done before: closing a mapping waits for the kernels
+ * of that device. */
 PEAL_API pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle);
 PEAL_API pealResult_t pealCommDeregister(const pealComm_t comm, void* handle);
 
@@ -268,6 +269,9 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  *  - one thread that drives several ranks of a communicator puts their calls in one group. Ranks of one
  *    process that share a device use different streams, none of them the default stream, or one group:
  *        for (r...) pealAllReduce(..., comm[r], stream);  // wrong without a group: rank 1 waits for rank 0
+ *    Eight such ranks and more need CUDA_DEVICE_MAX_CONNECTIONS=32, set before CUDA starts: a device has few
+ *    work queues, and streams that share one wait for each other. Freeing memory of the device (cudaFree,
+ *    pealMemFree) waits for all its kernels: not while another rank's kernel waits for this rank's next call.
  *  - a captured stream (CUDA graphs): collectives, sends and receives may be captured, inside groups too.
  * Each launch of the graph then runs them; every rank launches its graph in the same order among its other
  *    calls. Launches and calls on different streams are ordered by the caller's events. Making, splitting,
@@ -331,7 +335,8 @@ PEAL_API pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream);
 
 /* Calls between start and end are issued together at the outermost end, which returns when those on the
  * NULL stream of the host are done. Sends and receives inside one group progress together. One thread may so
- * drive several communicators. Groups nest and belong to a thread. */
+ * drive several communicators; the calls of one communicator are on one stream. Groups nest and belong to a
+ * thread. */
 PEAL_API pealResult_t pealGroupStart(void);
 PEAL_API pealResult_t pealGroupEnd(void);
 

@@ -1,5 +1,7 @@
 #include "lib/comm/group.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -19,9 +21,17 @@ Group& Group::ofThisThread() {
 
 Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm, const StreamRef& stream) {
   for (Lane& lane : lanes_) {
-    if (lane.comm == comm && lane.stream == stream) {
+    if (lane.comm != comm) {
+      continue;
+    }
+    if (lane.stream == stream) {
       return lane;
     }
+    fail(
+        {pealInvalidUsage,
+         fmt::format("{}: the group has calls on two streams. A group's calls of one communicator are issued "
+                     "together: put them on one stream, or make a group for each stream.",
+                     comm->name())});
   }
   return lanes_.emplace_back(Lane{comm, stream, {}, {}});
 }

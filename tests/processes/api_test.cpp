@@ -189,6 +189,20 @@ TEST(Api, OneThreadDrivesSeveralRanksInAGroup) {
   }
 }
 
+TEST(Api, AGroupHasOneStreamForEachCommunicator) {
+  pealComm_t comm = nullptr;
+  PEAL_ASSERT_OK(pealCommInitAll(&comm, 1, nullptr));
+  pealStream_t stream = nullptr;
+  PEAL_ASSERT_OK(pealStreamCreate(&stream));
+  float value = 7;
+  PEAL_EXPECT_OK(pealGroupStart());
+  PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, stream));
+  PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, nullptr));
+  EXPECT_REFUSED(pealGroupEnd(), pealInvalidUsage, "calls on two streams");
+  PEAL_EXPECT_OK(pealStreamDestroy(stream));
+  PEAL_EXPECT_OK(pealCommDestroy(comm));
+}
+
 #ifndef PEAL_SANITIZED  // whose shadow memory no limit on address space leaves room for
 TEST(Api, AThreadThatCannotStartIsAnErrorAndNothingRuns) {
   expectAllSucceeded(runProcesses(1, std::chrono::seconds(30), [](const Child&) {
