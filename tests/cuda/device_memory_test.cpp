@@ -510,16 +510,20 @@ uint64_t runWithFailure(const Layout& layout, bool ipc, uint64_t n) {
 }
 
 TEST(DeviceMemory, AnErrorInAnyCallHarmsNobody) {
-  for (const Layout& layout : {Layout{{0, 0}, {1, 1}}, Layout{{0, 0}, {0, 1}}}) {
-    for (const bool ipc : {true, false}) {
-      const uint64_t calls = runWithFailure(layout, ipc, 0);
-      ASSERT_GT(calls, 20U);
-      for (uint64_t n = 1; n <= calls; ++n) {
-        SCOPED_TRACE("call " + std::to_string(n) + " of " + std::to_string(calls));
-        runWithFailure(layout, ipc, n);
-        if (HasFailure()) {
-          return;
-        }
+  struct Case {
+    Layout layout;
+    bool ipc;
+  };
+  const Layout processes{{0, 0}, {1, 1}};
+  const Layout threads{{0, 0}, {0, 1}};
+  for (const Case& row : {Case{processes, true}, Case{processes, false}, Case{threads, true}}) {
+    const uint64_t calls = runWithFailure(row.layout, row.ipc, 0);
+    ASSERT_GT(calls, 20U);
+    for (uint64_t n = 1; n <= calls; ++n) {
+      SCOPED_TRACE("call " + std::to_string(n) + " of " + std::to_string(calls));
+      runWithFailure(row.layout, row.ipc, n);
+      if (HasFailure()) {
+        return;
       }
     }
   }
