@@ -104,9 +104,12 @@ void addReportFlags(CLI::App& app, Options& options, Texts& texts) {
   app.add_option("-M,--memory,--memory_report", options.reportMemory, "1: report the memory of each rank");
   app.add_option("-J,--json,--output_file", options.jsonPath, "Write the results to this .json file");
   app.add_option("--plot", options.plotPath, "Draw busbw over size to this .svg, .png or .pdf file");
+  const CLI::Validator bandwidth = tools::numberIn(-1, 1e9);  // GB/s; -1, as in nccl-tests: not asked for
   app.add_option("--min_bw", texts.minBandwidth, "Fail below 0.9 times this average busbw in GB/s")
+      ->check(bandwidth)
       ->envname("PEAL_TESTS_MIN_BW");
   app.add_option("--nccl_min_bw", texts.ncclMinBandwidth, "As --min_bw, by nccl-tests' variable")
+      ->check(bandwidth)
       ->envname("NCCL_TESTS_MIN_BW")
       ->group("");
   app.add_option("-G,--cudagraph", options.graphLaunches,

@@ -237,6 +237,8 @@ class Faults(BenchTest):
                 (["-d", "quad"], r'data type "quad" is unknown. One of: int8, '),
                 (["-o", "xor"], r'reduction "xor" is unknown. One of: sum, '),
                 (["-n", "0"], "--iters"),
+                (["--min_bw", "nan"], "--min_bw: nan is not a number from -1 to"),
+                (["--nccl_min_bw", "inf"], "--nccl_min_bw: inf is not a number"),
                 (["--ranks", "2", "-g", "2"], "--ranks 2 asks for processes, -t/-g for 2 threads"),
                 (["--json", "/nonexistent/x.json"], "cannot write /nonexistent/x.json: No such file"),
                 (["--plot", "x.gif"], "must end in .svg"),

@@ -22,4 +22,15 @@ std::optional<int> parseArguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
+CLI::Validator numberIn(double least, double most) {
+  const auto fault = [least, most](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) {
+      return std::string();
+    }
+    return fmt::format("{} is not a number from {} to {}", text, least, most);
+  };
+  return {fault, fmt::format("FLOAT in [{} - {}]", least, most)};
+}
+
 }  // namespace peal::tools

@@ -9,4 +9,7 @@ namespace peal::tools {
 // sentence is then on the error output. Calls of UsageError in the app's callbacks count as such.
 std::optional<int> parseArguments(CLI::App& app, int argc, char** argv);
 
+// A number in [least, most]. CLI::Range would let nan through, which is neither below nor above.
+CLI::Validator numberIn(double least, double most);
+
 }  // namespace peal::tools

@@ -35,7 +35,7 @@ void addModel(CLI::App& app, TrainOptions& options) {
 void addTraining(CLI::App& app, TrainOptions& options) {
   const char* group = "Training";
   const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
-  const auto positive = CLI::Range(0.0, kLargest);
+  const auto positive = tools::numberIn(0, kLargest);
   app.add_option("--stage", options.stage,
                  "ZeRO stage: 0 shards nothing, 1 optimizer state, 2 and gradients, 3 and parameters")
       ->check(CLI::Range(0, 3))
@@ -70,9 +70,11 @@ void addTraining(CLI::App& app, TrainOptions& options) {
   app.add_option("--weight-decay", options.weightDecay, "AdamW's decay of matrices")
       ->check(positive)
       ->group(group);
-  app.add_option("--beta1", options.beta1, "AdamW's first moment")->check(CLI::Range(0.0, 1.0))->group(group);
+  app.add_option("--beta1", options.beta1, "AdamW's first moment")
+      ->check(tools::numberIn(0, 1))
+      ->group(group);
   app.add_option("--beta2", options.beta2, "AdamW's second moment")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(tools::numberIn(0, 1))
       ->group(group);
   app.add_option("--clip", options.clip, "Largest global gradient norm; 0: no clipping")
       ->check(positive)
@@ -101,7 +103,7 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
   app.add_option("--sample-every", options.sampleEvery, "Steps between samples; 0: only at the end")
       ->group(group);
   app.add_option("--temperature", options.temperature, "Of the samples")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(tools::numberIn(0.01, 100))
       ->group(group);
   app.add_option("--bucket-bytes", bucketBytes, "Gradients are reduced in buckets of this size")
       ->type_name("SIZE")
