@@ -149,7 +149,7 @@ def body(text, file):
 
 def mutate(text, scope, line, defect):
     """text with `line` of the function or struct `scope` replaced; the line must stand there exactly once."""
-    pattern = rf"^(?:PEAL_HD \w+ {scope}\(|struct {scope} \{{).*?^\}};?$"
+    pattern = rf"^(?:PEAL_HD(?:_CALL)? \w+ {scope}\(|struct {scope} \{{).*?^\}};?$"
     scopes = list(re.finditer(pattern, text, re.DOTALL | re.MULTILINE))
     if len(scopes) != 1:
         sys.exit(f"mutate.py: found {len(scopes)} definitions of {scope}, not one: update the table")
