@@ -3,12 +3,12 @@
 
 Called by the build. Takes the text of the real files, so the copies cannot rot: a row whose snippet no longer
 stands exactly once in its file ends the build. All defects share one compilation: a mutated place asks
-isMutant(number), a global that the program sets.
+isMutant(number) (mutant.h).
 
     mutate.py PROJECT_FOLDER OUTPUT_FOLDER
 
-writes OUTPUT_FOLDER/<path of each file>, OUTPUT_FOLDER/mutant.h, and OUTPUT_FOLDER/mutants.txt: a line for each
-defect, "number<TAB>file<TAB>what it is".
+writes OUTPUT_FOLDER/<path of each file>, and OUTPUT_FOLDER/mutants.txt: a line for each defect,
+"number<TAB>file<TAB>what it is".
 
 A row is (what the defect is, snippet, defect). Both are expressions, or both statements (they end with a
 semicolon; an empty defect leaves the statement out).
@@ -86,6 +86,11 @@ TABLE = {
         ("no barrier before data move", "failed_ = syncBlockOr(!prepare(s, plan));", "failed_ = !prepare(s, plan);"),
         ("no barrier after bulk data", "syncBlock();\n    } else {", None),
         ("no barrier after lines", "failed_ = syncBlockOr(!moveLines(s, plan));", "failed_ = !moveLines(s, plan);"),
+        ("slots of all peers in the wrong order", "peer < rank() ? peer : peer - 1",
+         "peer < rank() ? rank() - 1 - peer : peer - 1"),
+        ("numbers of the wrong peers", "index < rank() ? index : index + 1", "index"),
+    ],
+    CUDA + "device_port_links.cuh": [
         ("credit stored relaxed", "storeRelease(boxes(peer).releases(kProtocol), number);",
          "storeRelaxed(boxes(peer).releases(kProtocol), number);"),
         ("every second credit lost", "storeRelease(boxes(peer).releases(kProtocol), number);",
@@ -97,9 +102,6 @@ TABLE = {
         ("one-shot in place by reference",
          "s.to == kAll && args_.kind == pealStatAllReduce && args_.in == args_.out", "false"),
         ("reference to the buffer's start", "input ? inOffset : outOffset", "size_t{0}"),
-        ("slots of all peers in the wrong order", "peer < rank() ? peer : peer - 1",
-         "peer < rank() ? rank() - 1 - peer : peer - 1"),
-        ("numbers of the wrong peers", "index < rank() ? index : index + 1", "index"),
         ("own value last, not in rank order", "s.from == kAll ? rank() : received", "received"),
         ("average without division", "s.finish == Finish::Yes && args_.op == pealAvg", "false"),
         ("own value sent without its factor", "s.own == Own::In && args_.preMultiply != 0",
@@ -111,6 +113,8 @@ TABLE = {
         ("sequence not put into digests", "digest.sequence = static_cast<uint32_t>(sequence_);", ""),
         ("sequence not counted", "storeGlobal(&channel.sequence, sequence_ + 1);", ""),
         ("writes the slot after", "slotFor(link, number, plan.place)", "slotFor(link, number + 1, plan.place)"),
+    ],
+    CUDA + "device_port_move.cuh": [
         ("unit's edge: writes 16 bytes", "left < kUnitBytes ? left : kUnitBytes", "kUnitBytes"),
         ("last unit lost", "(plan.bytes + kUnitBytes - 1) / kUnitBytes", "plan.bytes / kUnitBytes"),
         ("more sources than are there", "source < first + kAtOnce && source < plan.sources", "source < plan.sources"),
@@ -154,19 +158,6 @@ LONGER = {
     "return tail(channel + 1) - 2 * static_cast<size_t>(slots) * lowSlotBytes -":
         "return tail(channel + 1) - ({is} ? 192 : 0) - 2 * static_cast<size_t>(slots) * lowSlotBytes -",
 }
-
-MUTANT_H = """// Written by mutate.py.
-#pragma once
-#include <type_traits>
-
-namespace peal::cuda::test {
-inline int chosenMutant = 0;  // 0: the sources as they are
-constexpr bool isMutant(int number) {
-  return std::is_constant_evaluated() ? false : chosenMutant == number;
-}
-}  // namespace peal::cuda::test
-"""
-
 
 def replacement(snippet, defects):
     """`snippet` with switches for all its defects: [(number, defect)]."""
@@ -215,9 +206,8 @@ def main():
         text = mutate((project / file).read_text(encoding="utf-8"), file, rows)
         target = output / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        include = '#include "mutant.h"\n'
+        include = '#include "tests/cuda/mutants/mutant.h"\n'
         target.write_text(include + text, encoding="utf-8")
-    (output / "mutant.h").write_text(MUTANT_H, encoding="utf-8")
     (output / "mutants.txt").write_text("".join(listing), encoding="utf-8")
 
 

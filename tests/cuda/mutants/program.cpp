@@ -13,10 +13,10 @@
 #include <string_view>
 
 #include "lib/executor/cuda/device.h"
-#include "mutant.h"
 #include "tests/cuda/kernel_collectives.h"
 #include "tests/cuda/kernel_modes.h"
 #include "tests/cuda/kernel_transfers.h"
+#include "tests/cuda/mutants/mutant.h"
 #include "tests/cudasim/core/memory.h"
 
 namespace peal::cuda::test {
