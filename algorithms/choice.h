@@ -9,8 +9,8 @@ namespace peal {
 // ring.h, or direct.h with one or two shots. The value travels in the digest of every message.
 enum class Algorithm : uint8_t { Ring, OneShot, TwoShot };
 
-// How a GPU's kernels hand a message over. Simple: the bytes, then a count. LL: 4 bytes of data and 4 of flag.
-// LL128: 120 bytes of data and 8 of flag.
+// How a GPU's kernels hand a message over. Simple: the bytes, then a count. LL: 4 bytes of data and 4 of
+// flag. LL128: 120 bytes of data and 8 of flag.
 enum class Protocol : uint8_t { Simple, LL, LL128 };
 
 struct Choice {
