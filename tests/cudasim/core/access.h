@@ -50,7 +50,7 @@ void lineStore(void* address, Halves value);
 CUDASIM_INLINE void countChange() {
   __atomic_store_n(&hot.changes, __atomic_load_n(&hot.changes, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
-// Every access but polls, and every backward branch of translated PTX: no loop keeps the others from running.
+// Every access but polls: no loop keeps the others from running.
 CUDASIM_INLINE void step() {
   const uint64_t left = __atomic_load_n(&hot.untilPreempt, __ATOMIC_RELAXED) - 1;
   __atomic_store_n(&hot.untilPreempt, left, __ATOMIC_RELAXED);

@@ -25,7 +25,17 @@ inline u64 globalTimerNs() { return clockNs(); }
 inline u64 clockCycles() { return clockNs(); }  // of one GHz
 
 // ---- control ----
-inline void backEdge() { step(); }
+// Every backward branch. Not a step(): the loop of a thread that polls has accesses of memory to count, and
+// no others. A relaxed atomic for the thread sanitizer, to which fibers are threads.
+inline constinit thread_local u32 backEdges = 0;
+inline void backEdge() {
+  constexpr u32 kBetweenSwitches = 4096;
+  const u32 count = __atomic_load_n(&backEdges, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(&backEdges, count, __ATOMIC_RELAXED);
+  if (count % kBetweenSwitches == 0) [[unlikely]] {
+    preempt();
+  }
+}
 [[noreturn]] inline void trap() { halt(); }
 inline void sleep(u32 ns) { pause(ns); }
 // __assertfail(message, file, line, function, character size)

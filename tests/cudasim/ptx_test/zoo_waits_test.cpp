@@ -32,6 +32,11 @@ TEST_F(PtxZooCounters, AnAcquireThatNvccHoistsOutOfItsLoopNeverEnds) {
   EXPECT_EQ(words()[1], 0u);
 }
 
+TEST_F(PtxZooCounters, AWaitThatNobodyEndsIsADeadlockAtOnce) {
+  const RunResult result = launch(1, 1, [&] { zoo::waitRight(counters_); });
+  EXPECT_EQ(result.kind, TrapKind::Deadlock) << result.text;
+}
+
 TEST_F(PtxZooCounters, WhatIsWrongIsATrap) {
   setExported(words_.base());
   float onHost = 0;
