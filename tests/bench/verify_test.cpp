@@ -242,7 +242,7 @@ TEST(Verify, ReduceLeavesOtherRanksBuffersAlone) {
 }
 
 TEST(Verify, GuardsFollowTheShift) {
-  Arena arena(256, 64, Placement::Plain, nullptr);
+  Arena arena(256, 64, Placement::Plain, nullptr, PEAL_DEVICE_HOST);
   arena.shift(4);
   arena.fillGuards(100);
   int64_t at = 0;
