@@ -110,8 +110,7 @@ void addReportFlags(CLI::App& app, Options& options, Texts& texts) {
       ->envname("PEAL_TESTS_MIN_BW");
   app.add_option("--nccl_min_bw", texts.ncclMinBandwidth, "As --min_bw, by nccl-tests' variable")
       ->check(bandwidth)
-      ->envname("NCCL_TESTS_MIN_BW")
-      ->group("");
+      ->envname("NCCL_TESTS_MIN_BW");
   app.add_option("-G,--cudagraph", options.graphLaunches,
                  "On GPUs: make the iterations a CUDA graph and launch it so often")
       ->check(atLeast(0));
