@@ -57,7 +57,7 @@ Result<Allocation> CudaIpcMemory::check(const void* data, size_t bytes) const {
         fmt::format("{}: the buffer at {} is {}; only memory of this rank's device {} can be registered",
                     connected_.name, data, kind->text(), connected_.device)};
   }
-  const Result<Allocation> allocation = allocationOf(data);
+  Result<Allocation> allocation = allocationOf(data);
   if (!allocation) {
     return allocation.error();
   }

@@ -58,8 +58,8 @@ Result<void> watchGraph(cudaGraph_t graph, const std::shared_ptr<CapturedGraph>&
       cudaUserObjectCreate(&object, held.get(), onGraphDestroyed, 1, cudaUserObjectNoDestructorSync),
       "cudaUserObjectCreate"));
   static_cast<void>(held.release());  // now the object's
-  const Result<void> retained = cudaResult(
-      cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove), "cudaGraphRetainUserObject");
+  Result<void> retained = cudaResult(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+                                     "cudaGraphRetainUserObject");
   if (!retained) {
     cudaIgnored(cudaUserObjectRelease(object, 1), "cudaUserObjectRelease");
   }
