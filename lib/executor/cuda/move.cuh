@@ -330,8 +330,8 @@ PEAL_DEVICE_CALL void reduceBlockBy(int op, const MoveArgs& args) {
     end = bytes - (bytes - begin) % sizeof(Vec16);
     size_t at = begin;
     if (args.rawSource < 0 && args.divideBy == 0) {
-      // 16 registers of accumulators. More would leave too few to the functions that call this one: those of
-      // a chain of calls add up.
+      // At most 16 registers of accumulators. More would leave too few to the functions that call this one:
+      // those of a chain of calls add up.
       constexpr int kSteps = kBytes == 1 ? 1 : 2;
       withOperation(op, [&](auto operation) {
         const Reduction<Plainly<decltype(operation)>> plain(args, {});
