@@ -10,13 +10,17 @@ using namespace peal::test;
 
 std::vector<std::byte> bytesOf(const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!bytes.empty()) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  }
   return bytes;
 }
 std::vector<float> floatsOf(const GpuBuffer& buffer) {
   const std::vector<std::byte> bytes = buffer.read();
   std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
   return values;
 }
 GpuBuffer filled(int device, size_t count, float value) {

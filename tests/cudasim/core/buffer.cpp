@@ -57,6 +57,10 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   return *this;
 }
 
-void DeviceBuffer::fill(uint8_t value) const { std::memset(host(), value, bytes_); }
+void DeviceBuffer::fill(uint8_t value) const {
+  if (bytes_ > 0) {  // an empty buffer has no address
+    std::memset(host(), value, bytes_);
+  }
+}
 
 }  // namespace peal::cudasim
