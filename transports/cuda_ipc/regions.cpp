@@ -18,15 +18,14 @@ uint64_t Regions::addressAt(int peerRank, const std::byte* data, size_t bytes) c
     return 0;
   }
   const std::lock_guard lock(mutex_);
-  // The newest first: memory that was freed while registered, and registered again at the same address, is
-  // not what peers mapped before.
+  // The newest that holds the range decides, also while a peer has not mapped it: memory that was freed while
+  // registered, and registered again at the same address, is not what peers mapped before.
   for (auto entry = regions_.rbegin(); entry != regions_.rend(); ++entry) {
     const Region& region = entry->second;
-    const uint64_t address = region.at[static_cast<size_t>(peerRank)];
-    if (!region.retired && address != 0 && data >= region.data &&
-        static_cast<size_t>(data - region.data) <= region.bytes &&
+    if (!region.retired && data >= region.data && static_cast<size_t>(data - region.data) <= region.bytes &&
         bytes <= region.bytes - static_cast<size_t>(data - region.data)) {
-      return address + static_cast<uint64_t>(data - region.data);
+      const uint64_t address = region.at[static_cast<size_t>(peerRank)];
+      return address == 0 ? 0 : address + static_cast<uint64_t>(data - region.data);
     }
   }
   return 0;
