@@ -19,7 +19,7 @@ function(peal_translated_ptx target)
   endforeach()
   add_library(${target} OBJECT ${translated})
   # Machine-written code: no warnings, and no more optimisation than compiles quickly.
-  target_compile_options(${target} PRIVATE -w -O2 -g0)
+  target_compile_options(${target} PRIVATE -w -g0 $<IF:$<BOOL:${PEAL_SANITIZE}>,-O1,-O2>)
   target_link_libraries(${target} PRIVATE peal_options cudasim_ptx)
   set(${target}_TRANSLATED ${translated} PARENT_SCOPE)
 endfunction()
