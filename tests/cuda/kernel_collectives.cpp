@@ -111,8 +111,8 @@ Bytes reduced(const CollectiveCase& test, const Blocks& blocks, const std::vecto
           k == n ? Finish::Yes : Finish::No);
     }
     const size_t width = elementBytes(test.type);
-    std::memcpy(result.data() + block.offset * width, partial.data() + block.offset * width,
-                block.count * width);
+    std::copy_n(partial.begin() + static_cast<ptrdiff_t>(block.offset * width), block.count * width,
+                result.begin() + static_cast<ptrdiff_t>(block.offset * width));
   }
   return result;
 }
