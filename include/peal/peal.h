@@ -271,7 +271,8 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  *        for (r...) pealAllReduce(..., comm[r], stream);  // wrong without a group: rank 1 waits for rank 0
  *    Eight such ranks and more need CUDA_DEVICE_MAX_CONNECTIONS=32, set before CUDA starts: a device has few
  *    work queues, and streams that share one wait for each other. Freeing memory of the device (cudaFree,
- *    pealMemFree) waits for all its kernels: not while another rank's kernel waits for this rank's next call.
+ *    pealMemFree, pealCommDestroy, pealCommAbort) waits for all its kernels: not while another rank's kernel
+ *    waits for this rank's next call.
  *  - a captured stream (CUDA graphs): collectives, sends and receives may be captured, inside groups too.
  * Each launch of the graph then runs them; every rank launches its graph in the same order among its other
  *    calls. Launches and calls on different streams are ordered by the caller's events. Making, splitting,

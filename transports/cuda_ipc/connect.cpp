@@ -84,6 +84,7 @@ Result<Connected> connectTogether(Exchange& exchange, std::unique_ptr<Endpoint> 
     return device.error();
   }
   connected.watch = std::move(*watch);
+  connected.copies = std::move(device->copies);
   if (device->whyNot.empty()) {
     connected.window = std::move(device->window);
     connected.peers = std::move(device->peers);

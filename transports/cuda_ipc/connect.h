@@ -7,12 +7,14 @@
 // One rank against it, in 2 or 3, sends all of them to host memory (host_windows.cpp).
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/base/clock.h"
 #include "transports/cuda_ipc/card.h"
 #include "transports/cuda_ipc/memory.h"
+#include "transports/cuda_ipc/verify.h"
 
 namespace peal::cuda {
 
@@ -21,6 +23,7 @@ namespace peal::cuda {
 struct DeviceWindows {
   std::shared_ptr<Window> window;
   std::vector<PeerWindow> peers;
+  std::optional<TimedCopies> copies;  // that tried them
   bool linesWhole = true;
   std::string whyNot;
 };

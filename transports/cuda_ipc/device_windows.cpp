@@ -207,6 +207,15 @@ std::vector<std::optional<PeerProcess>> importers(const std::vector<Card>& cards
   return all;
 }
 
+Result<void> makeCopies(int device, int ranks, DeviceWindows& windows) {
+  Result<TimedCopies> copies = TimedCopies::make(device, patternsBytes(ranks));
+  if (!copies) {
+    return copies.error();
+  }
+  windows.copies = std::move(*copies);
+  return {};
+}
+
 // All ranks' votes on one step. True: nobody is against it.
 Result<bool> agreed(Exchange& exchange, const Result<void>& mine, DeviceWindows& windows) {
   Vote vote;
@@ -245,15 +254,19 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
   const int rank = exchange.rank();
   Result<void> reached = openAll(*cards, rank, windows);
   if (reached) {
-    reached = writePatterns(options.device, rank, *cards, windows.peers, Deadline::afterMs(kTrialMs));
+    reached = makeCopies(options.device, exchange.size(), windows);
+  }
+  if (reached) {
+    reached = writePatterns(options.device, rank, *cards, windows.peers, *windows.copies,
+                            Deadline::afterMs(kTrialMs));
   }
   const Result<bool> written = agreed(exchange, reached, windows);
   if (!written) {
     return written.error();
   }
   if (*written) {
-    const Result<void> arrived =
-        checkPatterns(options.device, rank, *cards, *windows.window, Deadline::afterMs(kTrialMs));
+    const Result<void> arrived = checkPatterns(options.device, rank, *cards, *windows.window, *windows.copies,
+                                               Deadline::afterMs(kTrialMs));
     (*watch)->begin(importers(*cards, rank));
     const Result<bool> seen = agreed(exchange, arrived, windows);
     if (!seen) {

@@ -16,10 +16,12 @@
 // cannot any more, and gets copies; deregisterBuffer reports it.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "transports/cuda_ipc/regions.h"
+#include "transports/cuda_ipc/verify.h"
 #include "transports/cuda_ipc/watch.h"
 #include "transports/cuda_ipc/window.h"
 #include "transports/device_memory.h"
@@ -33,6 +35,7 @@ struct Connected {
   std::string name;
   std::shared_ptr<Window> window;
   std::vector<PeerWindow> peers;  // by rank; the own entry has Reach::Self
+  std::optional<TimedCopies> copies;
   bool linesWhole = true;
   std::string sentence;
   std::shared_ptr<Regions> regions;

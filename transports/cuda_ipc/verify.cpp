@@ -25,112 +25,94 @@ std::string hex(const std::byte* data, size_t bytes) {
   return text;
 }
 
-// Copies between a page of pinned memory and windows, on a stream of their own, with a time limit.
-class TimedCopies {
- public:
-  static Result<TimedCopies> make(int device, size_t bytes) {
-    Result<StreamHolder> stream = StreamHolder::make(device);
-    if (!stream) {
-      return stream.error();
-    }
-    Result<PinnedBuffer> page = PinnedBuffer::make(device, bytes);
-    if (!page) {
-      return page.error();
-    }
-    TimedCopies copies;
-    copies.stream_ = std::move(*stream);
-    copies.page_ = std::move(*page);
-    return copies;
-  }
-
-  std::byte* page() const { return page_.data(); }
-
-  Result<void> copy(void* to, const void* from, size_t bytes, Deadline deadline) {
-    PEAL_TRY(cudaResult(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()),
-                        "copy of {} bytes", bytes));
-    return finish(deadline);
-  }
-
-  Result<void> zero(void* to, size_t bytes, Deadline deadline) {
-    PEAL_TRY(cudaResult(cudaMemsetAsync(to, 0, bytes, stream_.get()), "zeroing {} bytes", bytes));
-    return finish(deadline);
-  }
-
- private:
-  Result<void> finish(Deadline deadline) {
-    for (;;) {
-      const cudaError_t code = cudaStreamQuery(stream_.get());
-      if (code != cudaErrorNotReady) {
-        return cudaResult(code, "waiting for a copy");
-      }
-      if (deadline.passed()) {
-        // The copy may still happen: its memory must stay, and freeing it would wait for the device.
-        page_.release();
-        return Error{pealTimeout, "a copy did not finish in time"};
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-
-  StreamHolder stream_;
-  PinnedBuffer page_;
-};
-
 }  // namespace
 
+Result<TimedCopies> TimedCopies::make(int device, size_t bytes) {
+  Result<StreamHolder> stream = StreamHolder::make(device);
+  if (!stream) {
+    return stream.error();
+  }
+  Result<PinnedBuffer> page = PinnedBuffer::make(device, bytes);
+  if (!page) {
+    return page.error();
+  }
+  TimedCopies copies;
+  copies.stream_ = std::move(*stream);
+  copies.page_ = std::move(*page);
+  return copies;
+}
+
+Result<void> TimedCopies::copy(void* to, const void* from, size_t bytes, Deadline deadline) {
+  PEAL_TRY(cudaResult(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()), "copy of {} bytes",
+                      bytes));
+  return finish(deadline);
+}
+
+Result<void> TimedCopies::zero(void* to, size_t bytes, Deadline deadline) {
+  PEAL_TRY(cudaResult(cudaMemsetAsync(to, 0, bytes, stream_.get()), "zeroing {} bytes", bytes));
+  return finish(deadline);
+}
+
+Result<void> TimedCopies::finish(Deadline deadline) {
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(stream_.get());
+    if (code != cudaErrorNotReady) {
+      return cudaResult(code, "waiting for a copy");
+    }
+    if (deadline.passed()) {
+      // The copy may still happen: its memory must stay, and freeing it would wait for the device.
+      page_.release();
+      return Error{pealTimeout, "a copy did not finish in time"};
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 Result<void> writePatterns(int device, int rank, const std::vector<Card>& cards,
-                           const std::vector<PeerWindow>& peers, Deadline deadline) {
+                           const std::vector<PeerWindow>& peers, TimedCopies& copies, Deadline deadline) {
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
-  Result<TimedCopies> copies = TimedCopies::make(device, kPatternBytes);
-  if (!copies) {
-    return copies.error();
-  }
   for (size_t peer = 0; peer < peers.size(); ++peer) {
     if (static_cast<int>(peer) == rank) {
       continue;
     }
     const auto wanted = pattern(rank, cards[peer].window);
     std::byte* const place = peers[peer].address + static_cast<size_t>(rank) * kPatternBytes;
-    std::copy(wanted.begin(), wanted.end(), copies->page());
-    if (const Result<void> written = copies->copy(place, copies->page(), kPatternBytes, deadline); !written) {
+    std::copy(wanted.begin(), wanted.end(), copies.page());
+    if (const Result<void> written = copies.copy(place, copies.page(), kPatternBytes, deadline); !written) {
       return Error{written.error().code,
                    fmt::format("writing into the window of rank {}: {}", peer, written.error().message)};
     }
-    std::fill_n(copies->page(), kPatternBytes, std::byte{0});
-    if (const Result<void> read = copies->copy(copies->page(), place, kPatternBytes, deadline); !read) {
+    std::fill_n(copies.page(), kPatternBytes, std::byte{0});
+    if (const Result<void> read = copies.copy(copies.page(), place, kPatternBytes, deadline); !read) {
       return Error{read.error().code,
                    fmt::format("reading from the window of rank {}: {}", peer, read.error().message)};
     }
-    if (!std::equal(wanted.begin(), wanted.end(), copies->page())) {
+    if (!std::equal(wanted.begin(), wanted.end(), copies.page())) {
       return Error{pealSystemError,
                    fmt::format("what was written into the window of rank {} reads back as {}.., not {}..",
-                               peer, hex(copies->page(), 8), hex(wanted.data(), 8))};
+                               peer, hex(copies.page(), 8), hex(wanted.data(), 8))};
     }
   }
   return {};
 }
 
 Result<void> checkPatterns(int device, int rank, const std::vector<Card>& cards, const Window& window,
-                           Deadline deadline) {
+                           TimedCopies& copies, Deadline deadline) {
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
   const size_t bytes = patternsBytes(static_cast<int>(cards.size()));
-  Result<TimedCopies> copies = TimedCopies::make(device, bytes);
-  if (!copies) {
-    return copies.error();
-  }
-  PEAL_TRY(copies->copy(copies->page(), window.data(), bytes, deadline));
+  PEAL_TRY(copies.copy(copies.page(), window.data(), bytes, deadline));
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     const auto wanted = pattern(static_cast<int>(peer), window.token());
-    const std::byte* const place = copies->page() + peer * kPatternBytes;
+    const std::byte* const place = copies.page() + peer * kPatternBytes;
     if (static_cast<int>(peer) != rank && !std::equal(wanted.begin(), wanted.end(), place)) {
       return Error{pealSystemError,
                    fmt::format("what rank {} wrote into this window arrived as {}.., not {}..", peer,
                                hex(place, 8), hex(wanted.data(), 8))};
     }
   }
-  return copies->zero(window.data(), bytes, deadline);
+  return copies.zero(window.data(), bytes, deadline);
 }
 
 }  // namespace peal::cuda
