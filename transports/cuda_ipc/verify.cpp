@@ -53,16 +53,23 @@ Result<void> TimedCopies::zero(void* to, size_t bytes, Deadline deadline) {
   return finish(deadline);
 }
 
+// A call that fails says nothing of the copy, which may still be under way: it is waited for until the same
+// call has failed twice. What the caller frees after an error must not be in use.
 Result<void> TimedCopies::finish(Deadline deadline) {
+  Result<void> outcome;
   for (;;) {
     const cudaError_t code = cudaStreamQuery(stream_.get());
-    if (code != cudaErrorNotReady) {
-      return cudaResult(code, "waiting for a copy");
+    if (code == cudaSuccess) {
+      return outcome;
     }
-    if (deadline.passed()) {
+    const bool failedBefore = !outcome;
+    if (code != cudaErrorNotReady) {
+      outcome = cudaResult(code, "waiting for a copy");
+    }
+    if ((code != cudaErrorNotReady && failedBefore) || deadline.passed()) {
       // The copy may still happen: its memory must stay, and freeing it would wait for the device.
       page_.release();
-      return Error{pealTimeout, "a copy did not finish in time"};
+      return outcome ? Error{pealTimeout, "a copy did not finish in time"} : outcome;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
