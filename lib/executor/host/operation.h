@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "algorithms/choice.h"
+#include "algorithms/grouping.h"
 #include "lib/base/result.h"
 #include "lib/reduce/reduce.h"
 #include "transports/transport.h"
@@ -27,6 +28,8 @@ struct HostContext {
   Endpoint* endpoint = nullptr;  // nullptr in a communicator of one rank
   int rank = 0;
   int size = 1;
+  // How the ranks lie on nodes; nullptr: all on one. Owned by the communicator.
+  const Grouping* grouping = nullptr;
   int64_t timeoutMs = 0;
   int64_t spinUs = 0;
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
