@@ -45,8 +45,9 @@ Result<Launch> detectLaunch();
 
 // The id of the communicator of all processes of this launch. Rank 0 starts the root service.
 //  - PEAL_ROOT=host:port (IPv6 in brackets) names where rank 0 listens, for any launcher;
-//  - torchrun: MASTER_ADDR, and a port derived from MASTER_PORT;
+//  - MASTER_ADDR (torchrun sets it), and a port derived from the job (torchrun: from MASTER_PORT);
 //  - Slurm on several nodes: the first host of the step's node list, and a port derived from the job;
+//  - Open MPI on several nodes: the machine of mpirun, where rank 0 is unless a host list says otherwise;
 //  - all ranks on one machine (local size == size, or PEAL_ROOT unset under PEAL_RANK): an abstract Unix
 //    socket named after the job.
 Result<pealUniqueId> launchUniqueId(const Launch& launch);

@@ -32,6 +32,11 @@ std::string jobIdentity(const Launch& launch, const Surroundings& surroundings) 
     add("TORCHELASTIC_RUN_ID");
     add("TORCHELASTIC_RESTART_COUNT");
   }
+  if (identity.size() == bare && launch.localSize != launch.size) {
+    // The launcher itself says nothing that all machines would know.
+    add("MASTER_ADDR");
+    add("MASTER_PORT");
+  }
   if (identity.size() > bare) {
     return identity;
   }

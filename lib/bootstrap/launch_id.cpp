@@ -53,9 +53,43 @@ uint16_t derivedPort(const std::string& identity, const Configuration& table) {
 }
 
 struct Meeting {
-  HostAndPort at;
+  std::vector<std::string> hosts;  // names or addresses of one machine
+  uint16_t port = 0;
   std::string wantedBy;  // for sentences
 };
+
+// Open MPI tells every rank where its mpirun can be reached, and puts rank 0 on that machine unless it was
+// told otherwise. `uri`: "2345.0;tcp://192.0.2.1,198.51.100.1:40000".
+std::vector<std::string> mpirunAddresses(const std::string& uri) {
+  constexpr std::string_view kScheme = "tcp://";
+  std::vector<std::string> addresses;
+  const size_t scheme = uri.find(kScheme);
+  const size_t colon = scheme == std::string::npos ? scheme : uri.find(':', scheme + kScheme.size());
+  if (colon == std::string::npos) {
+    return addresses;
+  }
+  std::string_view list(uri);
+  list = list.substr(0, colon).substr(scheme + kScheme.size());
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    addresses.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return addresses;
+}
+
+// An address, not a name, and this machine's own.
+bool isOwnAddress(const std::string& host) {
+  if (!isNumericHost(host)) {
+    return false;
+  }
+  const Result<std::vector<Address>> resolved = resolveHost(host, 0);
+  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
+  return resolved && locals &&
+         std::any_of(locals->begin(), locals->end(), [&](const InterfaceAddress& local) {
+           return local.address.sameHost(resolved->front());
+         });
+}
 
 // Where rank 0 of a launch over several machines listens.
 Result<Meeting> meetingPlace(const Launch& launch, const Surroundings& surroundings,
@@ -65,15 +99,15 @@ Result<Meeting> meetingPlace(const Launch& launch, const Surroundings& surroundi
     if (!at) {
       return at.error();
     }
-    return Meeting{*at, "PEAL_ROOT=" + *root};
+    return Meeting{{at->host}, at->port, "PEAL_ROOT=" + *root};
   }
   const uint16_t port = derivedPort(identity, table);
   const auto master = surroundings.variable("MASTER_ADDR");
-  if (launch.launcher == "torchrun" && master) {
-    return Meeting{
-        {*master, port},
-        fmt::format("the launch by torchrun (MASTER_ADDR={}, port {}; PEAL_ROOT=host:port overrides)",
-                    *master, port)};
+  if (master) {
+    return Meeting{{*master},
+                   port,
+                   fmt::format("the launch by {} (MASTER_ADDR={}, port {}; PEAL_ROOT=host:port overrides)",
+                               launch.launcher, *master, port)};
   }
   if (launch.launcher == "slurm") {
     auto nodes = surroundings.variable("SLURM_STEP_NODELIST");
@@ -81,46 +115,56 @@ Result<Meeting> meetingPlace(const Launch& launch, const Surroundings& surroundi
     const std::optional<std::string> first = nodes ? firstHost(*nodes) : std::nullopt;
     const bool elsewhere = launch.rank == 0 && surroundings.variable("SLURM_NODEID").value_or("0") != "0";
     if (first && !elsewhere) {
-      return Meeting{{*first, port},
+      return Meeting{{*first},
+                     port,
                      fmt::format("the launch by Slurm (first of {}, port {}; PEAL_ROOT=host:port overrides)",
                                  *nodes, port)};
     }
   }
+  const std::vector<std::string> mpirun =
+      launch.launcher == "openmpi"
+          ? mpirunAddresses(surroundings.variable("OMPI_MCA_orte_hnp_uri").value_or(""))
+          : std::vector<std::string>{};
+  const bool beside = launch.rank != 0 || std::any_of(mpirun.begin(), mpirun.end(), isOwnAddress);
+  if (!mpirun.empty() && beside) {
+    return Meeting{
+        mpirun, port,
+        fmt::format("the launch by Open MPI (mpirun's machine {}, port {}; PEAL_ROOT=host:port overrides)",
+                    fmt::join(mpirun, ", "), port)};
+  }
   return Error{
       pealInvalidUsage,
       fmt::format("rank {} of {}, started by {} with {} ranks on this machine, cannot tell where rank 0 "
-                  "listens. Set PEAL_ROOT=host:port on every rank: a host name or address of rank 0's "
+                  "listens{}. Set PEAL_ROOT=host:port on every rank: a host name or address of rank 0's "
                   "machine, and a free port.",
                   launch.rank, launch.size, launch.launcher,
-                  launch.localSize < 0 ? "an unknown number of" : std::to_string(launch.localSize))};
-}
-
-bool isLocal(const Address& address) {
-  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
-  return locals && std::any_of(locals->begin(), locals->end(), [&](const InterfaceAddress& local) {
-           return local.address.sameHost(address);
-         });
+                  launch.localSize < 0 ? "an unknown number of" : std::to_string(launch.localSize),
+                  mpirun.empty() ? "" : ": mpirun does not run on this machine")};
 }
 
 Result<pealUniqueId> meetOverTcp(const Launch& launch, Common common, const Meeting& meeting,
                                  const Configuration& table) {
   common.content.place = RootPlace::Tcp;
-  common.content.port = meeting.at.port;
-  Result<std::vector<Address>> resolved = resolveHost(meeting.at.host, meeting.at.port);
-  if (!resolved) {
-    return Error{resolved.error().code,
-                 fmt::format("{} (wanted by {})", resolved.error().message, meeting.wantedBy)};
+  common.content.port = meeting.port;
+  std::vector<Address> addresses;
+  for (const std::string& host : meeting.hosts) {
+    Result<std::vector<Address>> resolved = resolveHost(host, meeting.port);
+    if (!resolved) {
+      return Error{resolved.error().code,
+                   fmt::format("{} (wanted by {})", resolved.error().message, meeting.wantedBy)};
+    }
+    addresses.insert(addresses.end(), resolved->begin(), resolved->end());
   }
-  common.content.addresses = *resolved;
+  common.content.addresses = addresses;
   if (launch.rank != 0) {
     return encodeId(common.content);
   }
   // An address is meant as it stands. A name is not: many machines know themselves as 127.0.1.1.
-  const bool exactly = isNumericHost(meeting.at.host) && isLocal(resolved->front());
+  const bool exactly = meeting.hosts.size() == 1 && isOwnAddress(meeting.hosts.front());
   endLaunchRoots();
   Result<OpenedRoot> root = exactly
-                                ? openTcpRootAt(*resolved, meeting.wantedBy)
-                                : openTcpRoot(meeting.at.port, table.text(Knob::Interface), meeting.wantedBy);
+                                ? openTcpRootAt(addresses, meeting.wantedBy)
+                                : openTcpRoot(meeting.port, table.text(Knob::Interface), meeting.wantedBy);
   if (!root) {
     return root.error();
   }

@@ -149,6 +149,28 @@ TEST(LaunchProcesses, SlurmsVariablesOnSeveralMachines) {
   expectAllMet(run(forRanks(3, variables, "meet 3")), 3, "slurm");
 }
 
+TEST(LaunchProcesses, AnyLauncherMayNameTheMasterOfSeveralMachines) {
+  // The port follows from the master's.
+  const std::string master = "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(freePort());
+  expectAllMet(
+      run(forRanks(3, master + " PEAL_RANK=@ PEAL_SIZE=3 PEAL_LOCAL_RANK=0 PEAL_LOCAL_SIZE=1", "meet 3")), 3,
+      "peal");
+  expectAllMet(
+      run(forRanks(3, master + " PMI_RANK=@ PMI_SIZE=3 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "meet 3")), 3,
+      "pmi");
+}
+
+TEST(LaunchProcesses, OpenMpisVariablesOnSeveralMachines) {
+  const std::string variables = "OMPI_MCA_ess_base_jobid=" + std::to_string(getpid()) +
+                                " OMPI_COMM_WORLD_RANK=@ OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+                                "OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_MCA_orte_hnp_uri=\"77.0;tcp://";
+  expectAllMet(run(forRanks(3, variables + "127.0.0.1:4711\"", "meet 3")), 3, "openmpi");
+  // An address that is nobody's (RFC 5737): rank 0 is not where mpirun is.
+  const Outcome elsewhere = run(forRanks(1, variables + "192.0.2.7,198.51.100.7:4711\"", "meet 1"));
+  EXPECT_THAT(elsewhere.output,
+              AllOf(HasSubstr("mpirun does not run on this machine"), HasSubstr("PEAL_ROOT")));
+}
+
 TEST(LaunchProcesses, AnAgentThatSlurmStartedSpeaksForItsRanks) {
   // The shell is Slurm's task and starts the ranks as torchrun's agent does.
   const std::string task =
