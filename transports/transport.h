@@ -91,6 +91,15 @@ class Endpoint {
   virtual std::byte* tryStageAll(size_t bytes) = 0;
   virtual void postAll(size_t bytes, const Digest& digest) = 0;
 
+  // ---- progress ----
+  // Moves outstanding work on. A wait calls it between looks at its condition, if it has to: cheap, no system
+  // call when there is nothing to do.
+  virtual void poll() {}
+  virtual bool needsPoll() const { return false; }
+  // Whether everything that this rank posted and released reaches its peers without further calls of poll().
+  // An operation ends only then, since its caller may compute for long before the next one.
+  virtual bool settled() { return true; }
+
   // ---- health ----
   // Moves outstanding work on and looks for dead, departed or aborting peers. `waitingForRank` is the peer
   // whose message, credit or release the caller cannot go on without; -1: any, or none in particular. A
@@ -103,7 +112,8 @@ class Endpoint {
   virtual bool faulted() const = 0;
   // Whose fault progress() reports: this rank's own if nobody else's; -1 without a fault.
   virtual int culpritRank() const = 0;
-  // Publishes what this rank is doing, and reads what a peer last published.
+  // Publishes what this rank is doing, and reads what a peer last published. Between nodes the answer is what
+  // is known by now, and asking brings a newer one soon.
   virtual void announce(const Digest& digest, bool inside) = 0;
   virtual PeerState peerState(int peerRank) = 0;
 

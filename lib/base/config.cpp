@@ -29,8 +29,8 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::LogLevel, "PEAL_LOG", KnobType::Choice, "warn", 0, 0, "none|error|warn|info|debug",
      "What goes to the error output.", false},
     {Knob::Interface, "PEAL_INTERFACE", KnobType::Text, "", 0, 0, "",
-     "Network interfaces to offer to other nodes: names or prefixes separated by commas; ^ excludes, = "
-     "asks for the whole name. Empty: all that are up.",
+     "Network interfaces to offer to other nodes: names, prefixes or subnets (10.0.0.0/8) separated by "
+     "commas; ^ excludes, = asks for the whole name. Empty: all that are up.",
      false},
     {Knob::Port, "PEAL_PORT", KnobType::Integer, "0", 0, 65535, "",
      "TCP port at which the first rank listens; 0 lets the system choose.", false},
@@ -63,6 +63,13 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},
     {Knob::DeviceBufferBytes, "PEAL_DEVICE_BUFFER_BYTES", KnobType::Integer, "33554432", 65536,
      int64_t{1} << 34, "", "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
+    {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|ucx|verbs",
+     "What carries messages between nodes; auto takes the first that every rank can use: verbs, then ucx.",
+     false},
+    {Knob::HostId, "PEAL_HOST_ID", KnobType::Text, "", 0, 0, "",
+     "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "
+     "Empty: peal finds out.",
+     false},
 }};
 
 size_t indexOf(Knob knob) { return static_cast<size_t>(knob); }

@@ -39,6 +39,8 @@ enum class Knob {
   Threads,            // PEAL_THREADS
   Protocol,           // PEAL_PROTOCOL
   DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
+  Transport,          // PEAL_TRANSPORT
+  HostId,             // PEAL_HOST_ID
   Count
 };
 

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+
+#include "lib/base/config.h"
 
 namespace peal {
 namespace {
@@ -26,6 +29,23 @@ void readBootId(std::array<char, 40>& bootId) {
   std::replace(bootId.begin(), bootId.end(), '\n', '\0');
 }
 
+// Of a long text the beginning, and a hash of the whole: two texts that differ stay different.
+void readHostId(std::array<char, 64>& hostId) {
+  if (!configuration()) {
+    return;
+  }
+  std::string text = configuration()->text(Knob::HostId);
+  if (text.size() >= hostId.size()) {
+    text = text.substr(0, hostId.size() - 18) + "#" + std::to_string(std::hash<std::string>{}(text) >> 8);
+    text.resize(std::min(text.size(), hostId.size() - 1));
+  }
+  std::memcpy(hostId.data(), text.data(), text.size());
+}
+
+bool haveHostId(const NodeIdentity& a, const NodeIdentity& b) {
+  return a.hostId[0] != '\0' || b.hostId[0] != '\0';
+}
+
 }  // namespace
 
 NodeIdentity nodeIdentity() {
@@ -34,16 +54,23 @@ NodeIdentity nodeIdentity() {
   if (gethostname(node.hostName.data(), node.hostName.size() - 1) != 0) {
     node.hostName.fill('\0');
   }
+  readHostId(node.hostId);
   node.networkNamespace = namespaceId("/proc/self/ns/net");
   node.processNamespace = namespaceId("/proc/self/ns/pid");
   return node;
 }
 
 bool sameMachine(const NodeIdentity& a, const NodeIdentity& b) {
+  if (haveHostId(a, b)) {
+    return a.hostId == b.hostId;
+  }
   return a.bootId[0] != '\0' ? a.bootId == b.bootId : b.bootId[0] == '\0' && a.hostName == b.hostName;
 }
 
 bool sameNode(const NodeIdentity& a, const NodeIdentity& b) {
+  if (haveHostId(a, b)) {
+    return a.hostId == b.hostId;
+  }
   return sameMachine(a, b) && a.networkNamespace == b.networkNamespace;
 }
 

@@ -101,6 +101,7 @@ inline bool waitUntil(Endpoint& endpoint, int waitingForRank, const std::functio
   };
   for (;;) {
     for (int spin = 0; spin < 20; ++spin) {
+      endpoint.poll();
       if (condition()) {
         return true;
       }

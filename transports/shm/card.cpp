@@ -67,45 +67,49 @@ std::vector<std::byte> encode(const Card& card) {
   return blob;
 }
 
-Result<std::vector<Card>> decodeCards(const std::vector<std::vector<std::byte>>& blobs, const Card& mine) {
+Result<std::vector<Card>> decodeCards(const std::vector<std::vector<std::byte>>& blobs, const Card& mine,
+                                      const std::vector<int>& numbers) {
+  const auto numberOf = [&](size_t rank) { return numbers.empty() ? static_cast<int>(rank) : numbers[rank]; };
+  const int self = numberOf(static_cast<size_t>(mine.rank));
   std::vector<Card> cards(blobs.size());
   for (size_t i = 0; i < blobs.size(); ++i) {
     Card& card = cards[i];
     if (blobs[i].size() != sizeof(Card)) {
       return Error{pealRemoteError, fmt::format("rank {} sent a card of {} bytes instead of {}: another "
                                                 "version of peal? Use the same on all ranks.",
-                                                i, blobs[i].size(), sizeof(Card))};
+                                                numberOf(i), blobs[i].size(), sizeof(Card))};
     }
     std::memcpy(&card, blobs[i].data(), sizeof card);
     if (card.magic != kMagic || card.wireVersion != kWireVersion) {
       return Error{pealRemoteError, fmt::format("rank {} speaks version {} of the shared-memory protocol, "
                                                 "rank {} version {}. Use the same peal on all ranks.",
-                                                i, card.wireVersion, mine.rank, kWireVersion)};
+                                                numberOf(i), card.wireVersion, self, kWireVersion)};
     }
     if (card.rank != static_cast<int32_t>(i)) {
       return Error{pealInternalError, fmt::format("the card of rank {} says rank {}", i, card.rank)};
     }
     if (card.failure[0] != 0) {
-      return Error{card.rank == mine.rank ? pealSystemError : pealRemoteError,
-                   fmt::format("rank {} (pid {}) cannot share memory: {}", i, card.pid, text(card.failure))};
+      return Error{
+          card.rank == mine.rank ? pealSystemError : pealRemoteError,
+          fmt::format("rank {} (pid {}) cannot share memory: {}", numberOf(i), card.pid, text(card.failure))};
     }
     if (card.slots != mine.slots || card.slotBytes != mine.slotBytes) {
       return Error{pealInvalidUsage,
                    fmt::format("rank {} has {} slots of {} bytes, rank {} has {} of {}. Set PEAL_SLOTS and "
                                "PEAL_SLOT_BYTES equally on all ranks.",
-                               i, card.slots, card.slotBytes, mine.rank, mine.slots, mine.slotBytes)};
+                               numberOf(i), card.slots, card.slotBytes, self, mine.slots, mine.slotBytes)};
     }
     if (!sameMachine(card.node, mine.node)) {
       return Error{pealInvalidUsage,
                    fmt::format("rank {} runs on another machine ({}) than rank {} ({}): the "
                                "shared-memory transport joins ranks of one machine.",
-                               i, nodeName(card.node), mine.rank, nodeName(mine.node))};
+                               numberOf(i), nodeName(card.node), self, nodeName(mine.node))};
     }
     if (!sameNode(card.node, mine.node)) {
       return Error{pealInvalidUsage,
                    fmt::format("rank {} and rank {} run in different network namespaces (containers), where "
                                "Unix sockets cannot meet. Start them in one, for example --network=host.",
-                               i, mine.rank)};
+                               numberOf(i), self)};
     }
   }
   return cards;

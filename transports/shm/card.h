@@ -37,7 +37,9 @@ void setFailure(Card& card, const Error& error);
 
 std::vector<std::byte> encode(const Card& card);
 
-// The cards of all ranks, checked: they are complete, of one machine, and agree with this rank's.
-Result<std::vector<Card>> decodeCards(const std::vector<std::vector<std::byte>>& blobs, const Card& mine);
+// The cards of all ranks, checked: they are complete, of one machine, and agree with this rank's. `numbers`:
+// what the ranks are called in sentences, if not by their own numbers.
+Result<std::vector<Card>> decodeCards(const std::vector<std::vector<std::byte>>& blobs, const Card& mine,
+                                      const std::vector<int>& numbers = {});
 
 }  // namespace peal::shm

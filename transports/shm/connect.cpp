@@ -61,7 +61,9 @@ class Handshake {
  private:
   Peer& peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
   const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
-  std::string nameOf(int rank) const { return fmt::format("rank {} (pid {})", rank, card(rank).pid); }
+  std::string nameOf(int rank) const {
+    return fmt::format("rank {} (pid {})", options_.numberOf(rank), card(rank).pid);
+  }
 
   Result<void> meetAll() {
     for (int rank = 0; rank < layout_.size(); ++rank) {
@@ -252,9 +254,9 @@ class Handshake {
                                                 nameOf(conversation.peer), farewell->text())};
     }
     if (packet.fileLost) {
-      return systemError(
-          fmt::format("rank {} could not take the memory file of {}", mine_.rank, nameOf(conversation.peer)),
-          EMFILE);
+      return systemError(fmt::format("rank {} could not take the memory file of {}",
+                                     options_.numberOf(mine_.rank), nameOf(conversation.peer)),
+                         EMFILE);
     }
     const Greeting* greeting = packet.as<Greeting>();
     if (greeting == nullptr ||
@@ -306,13 +308,14 @@ class Handshake {
     std::vector<int> missing;
     for (int rank = 0; rank < layout_.size(); ++rank) {
       if (rank != mine_.rank && !peer(rank).socket) {
-        missing.push_back(rank);
+        missing.push_back(options_.numberOf(rank));
       }
     }
-    return Error{pealTimeout, fmt::format("rank {} could not connect over shared memory in time: no answer "
-                                          "from rank {}; {} strangers were turned away. Raise "
-                                          "PEAL_INIT_TIMEOUT_MS if those ranks are only slow.",
-                                          mine_.rank, fmt::join(missing, ", "), strangers_)};
+    return Error{pealTimeout,
+                 fmt::format("rank {} could not connect over shared memory in time: no answer "
+                             "from rank {}; {} strangers were turned away. Raise "
+                             "PEAL_INIT_TIMEOUT_MS if those ranks are only slow.",
+                             options_.numberOf(mine_.rank), fmt::join(missing, ", "), strangers_)};
   }
 
   // So that peers name the cause instead of waiting for this rank. Those that it has not called yet are
@@ -382,7 +385,7 @@ Result<Membership> connectPeers(Exchange& exchange, const SecretKey& secret, con
   if (!blobs) {
     return blobs.error();
   }
-  Result<std::vector<Card>> cards = decodeCards(*blobs, mine);
+  Result<std::vector<Card>> cards = decodeCards(*blobs, mine, options.ranks);
   if (!cards) {
     return cards.error();
   }

@@ -21,11 +21,15 @@ constexpr int kMaxPackets = 4096;
 
 ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmOptions& options)
     : membership_(std::move(membership)),
-      station_{membership_.rank, layout, options.directRead, {}, {}},
+      station_{membership_.rank, layout, options.directRead, {}, options.size, {}, {}},
       pid_(getpid()),
       departures_(static_cast<size_t>(layout.size())),
       pollEntries_(static_cast<size_t>(layout.size())),
       links_(static_cast<size_t>(layout.size())) {
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    station_.numbers.push_back(options.numberOf(rank));
+    station_.numbersMost = std::max(station_.numbersMost, station_.numbers.back() + 1);
+  }
   std::vector<int> sockets;
   for (const Peer& peer : membership_.peers) {
     sockets.push_back(peer.socket.get());
@@ -103,7 +107,7 @@ Result<void> ShmEndpoint::progress(int waitingForRank) {
     return Error{pealInvalidUsage,
                  fmt::format("rank {} belongs to process {}; its forked child {} cannot use "
                              "the communicator. Make one after the fork.",
-                             station_.rank, pid_, getpid())};
+                             station_.numberOf(station_.rank), pid_, getpid())};
   }
   if (!station_.fault.raised()) {
     readSockets();
@@ -118,7 +122,7 @@ void ShmEndpoint::readSockets() {
     // A negative descriptor is skipped by poll.
     pollEntries_[rank] = {departures_[rank].ended ? -1 : membership_.peers[rank].socket.get(), POLLIN, 0};
   }
-  if (poll(pollEntries_.data(), pollEntries_.size(), 0) <= 0) {
+  if (::poll(pollEntries_.data(), pollEntries_.size(), 0) <= 0) {
     return;
   }
   forEachPeer([this](int rank) {
@@ -150,21 +154,22 @@ bool ShmEndpoint::readSocket(int peerRank) {
 void ShmEndpoint::handle(int peerRank, Packet& packet) {
   ShmLink& link = *links_[static_cast<size_t>(peerRank)];
   const auto refuse = [&](const std::string& what) {
-    station_.fault.raise(
-        peerRank, {pealRemoteError,
-                   fmt::format("{} sent something wrong over its socket: {}", nameOf(peerRank), what)});
+    station_.fault.raise(station_.numberOf(peerRank),
+                         {pealRemoteError, fmt::format("{} sent something wrong over its socket: {}",
+                                                       nameOf(peerRank), what)});
   };
   if (packet.note() == Note::Farewell && packet.as<FarewellNote>() != nullptr) {
     const FarewellNote& note = *packet.as<FarewellNote>();
     Departure& departure = departures_[static_cast<size_t>(peerRank)];
-    const bool known = note.culpritRank >= -1 && note.culpritRank < station_.layout.size();
+    const bool known = note.culpritRank >= -1 && note.culpritRank < station_.numbersMost;
     departure.farewell = true;
-    departure.culpritRank = known ? note.culpritRank : peerRank;
+    departure.culpritRank = known ? note.culpritRank : station_.numberOf(peerRank);
     departure.reason = note.text();
   } else if (packet.fileLost) {
-    station_.fault.raise(station_.rank, systemError(fmt::format("rank {} could not take a buffer of {}",
-                                                                station_.rank, nameOf(peerRank)),
-                                                    EMFILE));
+    const int self = station_.numberOf(station_.rank);
+    station_.fault.raise(
+        self,
+        systemError(fmt::format("rank {} could not take a buffer of {}", self, nameOf(peerRank)), EMFILE));
   } else if (packet.note() == Note::RegionBegins && packet.as<RegionNote>() != nullptr && packet.file) {
     const RegionNote& note = *packet.as<RegionNote>();
     const Result<void> begun = link.beginRegion(note.id, note.bytes, packet.file.get());
@@ -184,7 +189,7 @@ void ShmEndpoint::judge(int waitingForRank) {
     const Departure& departure = departures_[static_cast<size_t>(rank)];
     if (departure.ended && !departure.farewell) {
       station_.fault.raise(
-          rank,
+          station_.numberOf(rank),
           {pealRemoteError, fmt::format("{} died: its socket closed without a farewell.", nameOf(rank))});
     }
   });
@@ -193,9 +198,12 @@ void ShmEndpoint::judge(int waitingForRank) {
     if (!departure.farewell || departure.culpritRank < 0) {
       return;
     }
-    std::string cause = departure.culpritRank == station_.rank ? fmt::format("this rank ({})", station_.rank)
-                        : departure.culpritRank == rank        ? std::string("itself")
-                                                               : nameOf(departure.culpritRank);
+    std::string cause = nameOfNumber(departure.culpritRank);
+    if (departure.culpritRank == station_.numberOf(station_.rank)) {
+      cause = fmt::format("this rank ({})", departure.culpritRank);
+    } else if (departure.culpritRank == station_.numberOf(rank)) {
+      cause = "itself";
+    }
     station_.fault.raise(
         departure.culpritRank,
         {pealRemoteError, fmt::format("{} left because of {}: {}", nameOf(rank), cause, departure.reason)});
@@ -203,10 +211,10 @@ void ShmEndpoint::judge(int waitingForRank) {
   forEachPeer([this, waitingForRank](int rank) {
     if (leftInNeed(rank, waitingForRank)) {
       station_.fault.raise(
-          rank,
+          station_.numberOf(rank),
           {pealRemoteError, fmt::format("{} left the communicator in good order while rank {} still waits "
                                         "for it. Do all ranks make the same calls?",
-                                        nameOf(rank), station_.rank)});
+                                        nameOf(rank), station_.numberOf(station_.rank))});
     }
     Departure& departure = departures_[static_cast<size_t>(rank)];
     departure.settled = departure.farewell;
@@ -229,8 +237,16 @@ bool ShmEndpoint::leftInNeed(int peerRank, int waitingForRank) {
 
 std::string ShmEndpoint::nameOf(int peerRank) const {
   const pid_t pid = membership_.peers[static_cast<size_t>(peerRank)].pid;
-  return pid > 0 && pid != pid_ ? fmt::format("rank {} (pid {})", peerRank, pid)
-                                : fmt::format("rank {}", peerRank);
+  const int number = station_.numberOf(peerRank);
+  return pid > 0 && pid != pid_ ? fmt::format("rank {} (pid {})", number, pid)
+                                : fmt::format("rank {}", number);
+}
+
+// Of any rank of the communicator, here or on another node.
+std::string ShmEndpoint::nameOfNumber(int number) const {
+  const auto at = std::find(station_.numbers.begin(), station_.numbers.end(), number);
+  return at == station_.numbers.end() ? fmt::format("rank {}", number)
+                                      : nameOf(static_cast<int>(at - station_.numbers.begin()));
 }
 
 void ShmEndpoint::announce(const Digest& digest, bool inside) {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/forkwatch.h"
 #include "transports/shm/connect.h"
-#include "transports/shm/forkwatch.h"
 #include "transports/shm/link.h"
 
 namespace peal::shm {
@@ -57,6 +57,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   void judge(int waitingForRank);
   bool leftInNeed(int peerRank, int waitingForRank);
   std::string nameOf(int peerRank) const;
+  std::string nameOfNumber(int number) const;
   Bell& bell() const { return membership_.segment->shared().bell(); }
   template <class Action>
   void forEachPeer(const Action& action) {

@@ -42,7 +42,7 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
 bool Station::fits(size_t bytes, bool stagedInline) {
   const size_t most = stagedInline ? kInlineBytes : layout.slotBytes();
   if (bytes > most) {
-    fault.raise(rank,
+    fault.raise(numberOf(rank),
                 {pealInternalError,
                  fmt::format("a message of {} bytes does not fit the {} that were staged", bytes, most)});
   }
@@ -278,9 +278,11 @@ const std::byte* ShmLink::readFromProcess(uint64_t address, uint64_t bytes) {
   if (refused.empty()) {
     return copied_.get();
   }
+  const int peerNumber = station_.numberOf(peerRank_);
   station_.fault.raise(
-      peerRank_, {pealRemoteError, fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}",
-                                               station_.rank, bytes, peerRank_, pid_, refused)});
+      peerNumber,
+      {pealRemoteError, fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}",
+                                    station_.numberOf(station_.rank), bytes, peerNumber, pid_, refused)});
   return nullptr;
 }
 
@@ -312,11 +314,13 @@ void ShmLink::endRegion(uint64_t id) {
 }
 
 bool ShmLink::malformed(const std::string& what) {
+  const int peerNumber = station_.numberOf(peerRank_);
   station_.fault.raise(
-      peerRank_,
-      {pealRemoteError, fmt::format("rank {} got a malformed message from rank {} ({}): {}. Its memory is "
-                                    "damaged, or it runs another version of peal.",
-                                    station_.rank, peerRank_, fmt::format("pid {}", pid_), what)});
+      peerNumber,
+      {pealRemoteError,
+       fmt::format("rank {} got a malformed message from rank {} ({}): {}. Its memory is "
+                   "damaged, or it runs another version of peal.",
+                   station_.numberOf(station_.rank), peerNumber, fmt::format("pid {}", pid_), what)});
   return false;
 }
 

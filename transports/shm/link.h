@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "transports/fault_box.h"
 #include "transports/shm/connect.h"
-#include "transports/shm/fault.h"
 #include "transports/shm/layout.h"
 #include "transports/shm/regions.h"
 
@@ -21,9 +21,13 @@ struct Station {
   int rank;
   Layout layout;
   bool directRead;
+  // Of ranks in sentences, and of culprits: `ranks` of ShmOptions.
+  std::vector<int> numbers;
+  int numbersMost;  // above all of them
   FaultBox fault;
   SharedRegions regions;
 
+  int numberOf(int member) const { return numbers[static_cast<size_t>(member)]; }
   // Whether a message fits what is or was staged for it; if not, the caller is at fault.
   bool fits(size_t bytes, bool stagedInline = false);
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/base/clock.h"
 #include "transports/transport.h"
@@ -14,8 +15,11 @@ namespace peal {
 struct ShmOptions {
   size_t slotBytes = 65536;  // multiple of 64
   int slots = 4;
-  bool directRead = true;  // false: references are never used
-  Deadline deadline;       // of the connection
+  bool directRead = true;    // false: references are never used
+  Deadline deadline;         // of the connection
+  std::vector<int> ranks{};  // numbers of the exchange's ranks in the communicator, which has `size`, for
+  int size = 0;              // sentences and culprits; empty: their own
+  int numberOf(int rank) const { return ranks.empty() ? rank : ranks[static_cast<size_t>(rank)]; }
 };
 
 // What this process can tell about the transport without peers, for people who ask what was found and why.

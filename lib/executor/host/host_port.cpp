@@ -118,6 +118,7 @@ void HostPort::drain() {
 std::optional<Fault> HostPort::finish() {
   if (context_.endpoint != nullptr) {
     drain();
+    waiter_.untilSettled();
   }
   return waiter_.takeFault();
 }

@@ -26,6 +26,7 @@ struct Fault {
 // One communicator as the executor sees it. Used by one thread at a time, `abort` excepted.
 struct HostContext {
   Endpoint* endpoint = nullptr;  // nullptr in a communicator of one rank
+  Endpoint* polled = nullptr;    // the same if it needs poll(), else nullptr
   int rank = 0;
   int size = 1;
   // How the ranks lie on nodes; nullptr: all on one. Owned by the communicator.

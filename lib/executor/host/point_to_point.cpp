@@ -138,6 +138,7 @@ class Batch {
       Link& link = context_.endpoint->link(peer);
       waiter.until(peer, [&] { return link.drained(); });
     }
+    waiter.untilSettled();
   }
 
   // Sends to oneself meet the receives from oneself in order, by a copy.

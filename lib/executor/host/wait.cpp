@@ -39,6 +39,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
     if (waitedUs < spinUs) {
       for (int i = 0; i < kSpinsPerClockRead; ++i) {
         cpuRelax();
+        poll();
         if (ready()) {
           return true;
         }
@@ -57,6 +58,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
         context_.endpoint->sleep(token, kLongestSleepUs);
       }
     }
+    poll();
     if (ready()) {
       return true;
     }
@@ -67,6 +69,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
         // What arrived before the peer left or died still counts. Asked without the fault, which a check
         // may look at itself.
         std::optional<Fault> found = std::exchange(fault_, std::nullopt);
+        poll();
         if (!context_.abort->load(std::memory_order_acquire) && ready() && !fault_) {
           return true;
         }
@@ -100,13 +103,16 @@ bool Waiter::healthy(int peerRank) {
          context_.endpoint->culpritRank());
     return false;
   }
-  return agreed();
+  return agreed(peerRank);
 }
 
 // Ranks that disagree on a root may exchange no message that shows it: each waits for another. So a wait also
 // looks at which call its peers are in.
-bool Waiter::agreed() {
+bool Waiter::agreed(int peerRank) {
   if (digest_.collective == pealStatSend || digest_.collective == pealStatRecv) {
+    if (peerRank >= 0 && peerRank != context_.rank) {
+      context_.endpoint->peerState(peerRank);  // asks for it, so that the sentence of a deadline has it
+    }
     return true;  // numbered by pair, and a rank may be in several
   }
   for (int rank = 0; rank < context_.size; ++rank) {

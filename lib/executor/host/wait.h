@@ -36,6 +36,12 @@ class Waiter {
     }
     return ready() || slow(peerRank, ReadyCheck(ready));
   }
+  // Waits until what was sent needs this rank no more: the last wait of an operation.
+  void untilSettled() {
+    if (context_.polled != nullptr) {
+      until(-1, [this] { return context_.polled->settled(); });
+    }
+  }
   void fail(Error error, int culpritRank);
   bool failed() const { return fault_.has_value(); }
   std::optional<Fault> takeFault() { return std::move(fault_); }
@@ -43,7 +49,12 @@ class Waiter {
  private:
   bool slow(int peerRank, ReadyCheck ready);
   bool healthy(int peerRank);
-  bool agreed();
+  bool agreed(int peerRank);
+  void poll() {
+    if (context_.polled != nullptr) {
+      context_.polled->poll();
+    }
+  }
   std::string missingRanks(int peerRank) const;
 
   HostContext& context_;

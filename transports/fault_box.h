@@ -5,7 +5,7 @@
 
 #include "lib/base/result.h"
 
-namespace peal::shm {
+namespace peal {
 
 class FaultBox {
  public:
@@ -30,4 +30,4 @@ class FaultBox {
   int culpritRank_ = -1;
 };
 
-}  // namespace peal::shm
+}  // namespace peal

@@ -1,11 +1,11 @@
-#include "transports/shm/forkwatch.h"
+#include "lib/base/forkwatch.h"
 
 #include <pthread.h>
 
 #include <mutex>
 #include <vector>
 
-namespace peal::shm {
+namespace peal {
 namespace {
 
 struct Watch {
@@ -48,4 +48,4 @@ void unwatchForks(ForkListener& listener) {
   std::erase(all.listeners, &listener);
 }
 
-}  // namespace peal::shm
+}  // namespace peal

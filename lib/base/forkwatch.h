@@ -4,7 +4,7 @@
 // would keep them open after the parent is gone. So they are closed in the child at once.
 #pragma once
 
-namespace peal::shm {
+namespace peal {
 
 class ForkListener {
  public:
@@ -19,4 +19,4 @@ class ForkListener {
 void watchForks(ForkListener& listener);
 void unwatchForks(ForkListener& listener);
 
-}  // namespace peal::shm
+}  // namespace peal
