@@ -70,6 +70,26 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "
      "Empty: peal finds out.",
      false},
+    {Knob::IbDevices, "PEAL_IB_DEVICES", KnobType::Text, "", 0, 0, "",
+     "InfiniBand and RoCE devices to use: names or prefixes separated by commas, each may end in :port; ^ "
+     "excludes, = asks for the whole name. Empty: every port that is active.",
+     false},
+    {Knob::IbGidType, "PEAL_IB_GID_TYPE", KnobType::Choice, "auto", 0, 0, "auto|v1|v2",
+     "The version of RoCE to speak; auto prefers 2.", false},
+    {Knob::IbGidSubnet, "PEAL_IB_GID_SUBNET", KnobType::Text, "", 0, 0, "",
+     "The subnet that a port's address (GID) must be in, as 10.1.0.0/16 or fd00::/8. Empty: any.", false},
+    {Knob::IbQueuePairs, "PEAL_IB_QUEUE_PAIRS", KnobType::Integer, "2", 1, 16, "",
+     "Queue pairs of a link on each pair of ports: messages take turns over them.", false},
+    {Knob::IbServiceLevel, "PEAL_IB_SERVICE_LEVEL", KnobType::Integer, "0", 0, 15, "",
+     "InfiniBand service level of all messages.", false},
+    {Knob::IbTrafficClass, "PEAL_IB_TRAFFIC_CLASS", KnobType::Integer, "0", 0, 255, "",
+     "Traffic class in the global header: with RoCE the DSCP times 4.", false},
+    {Knob::IbTimeout, "PEAL_IB_TIMEOUT", KnobType::Integer, "14", 1, 31, "",
+     "How long a device waits for an acknowledgement before it sends again: 4.096 microseconds times 2 to "
+     "this power.",
+     false},
+    {Knob::IbRetries, "PEAL_IB_RETRIES", KnobType::Integer, "7", 0, 7, "",
+     "How often a device sends again before the queue pair fails and is rebuilt.", false},
 }};
 
 size_t indexOf(Knob knob) { return static_cast<size_t>(knob); }

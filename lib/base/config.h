@@ -41,6 +41,15 @@ enum class Knob {
   DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
   Transport,          // PEAL_TRANSPORT
   HostId,             // PEAL_HOST_ID
+  // InfiniBand and RoCE.
+  IbDevices,       // PEAL_IB_DEVICES
+  IbGidType,       // PEAL_IB_GID_TYPE
+  IbGidSubnet,     // PEAL_IB_GID_SUBNET
+  IbQueuePairs,    // PEAL_IB_QUEUE_PAIRS
+  IbServiceLevel,  // PEAL_IB_SERVICE_LEVEL
+  IbTrafficClass,  // PEAL_IB_TRAFFIC_CLASS
+  IbTimeout,       // PEAL_IB_TIMEOUT
+  IbRetries,       // PEAL_IB_RETRIES
   Count
 };
 

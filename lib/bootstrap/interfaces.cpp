@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <string_view>
 
+#include "lib/base/patterns.h"
 #include "lib/bootstrap/socket.h"
 
 namespace peal {
@@ -29,54 +29,6 @@ Reach reachOf(const Address& address, unsigned flags) {
     return Reach::Loopback;
   }
   return IN6_IS_ADDR_LINKLOCAL(&host) ? Reach::LinkLocal : Reach::Routable;
-}
-
-// One entry of PEAL_INTERFACE.
-struct Pattern {
-  std::string_view name;
-  bool exclude = false;
-  bool whole = false;
-
-  bool matches(std::string_view interface) const {
-    return whole ? interface == name : interface.substr(0, name.size()) == name;
-  }
-};
-
-// '^' and '=' before the first entry hold for all; a later entry may add its own.
-std::vector<Pattern> parsePatterns(std::string_view text) {
-  std::vector<Pattern> patterns;
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    std::string_view entry = text.substr(0, comma);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-    Pattern pattern;
-    if (!patterns.empty()) {
-      pattern.exclude = patterns.front().exclude;
-      pattern.whole = patterns.front().whole;
-    }
-    while (!entry.empty() && (entry.front() == '^' || entry.front() == '=')) {
-      (entry.front() == '^' ? pattern.exclude : pattern.whole) = true;
-      entry.remove_prefix(1);
-    }
-    if (!entry.empty()) {
-      pattern.name = entry;
-      patterns.push_back(pattern);
-    }
-  }
-  return patterns;
-}
-
-bool selects(const std::vector<Pattern>& patterns, std::string_view interface) {
-  bool included = false;
-  bool anyInclude = false;
-  for (const Pattern& pattern : patterns) {
-    if (pattern.exclude && pattern.matches(interface)) {
-      return false;
-    }
-    anyInclude = anyInclude || !pattern.exclude;
-    included = included || (!pattern.exclude && pattern.matches(interface));
-  }
-  return included || !anyInclude;
 }
 
 std::string listInterfaces(const std::vector<InterfaceAddress>& all) {
@@ -122,10 +74,11 @@ Result<std::vector<InterfaceAddress>> localAddresses() {
 
 Result<std::vector<InterfaceAddress>> selectInterfaces(const std::vector<InterfaceAddress>& all,
                                                        const std::string& pattern) {
-  const std::vector<Pattern> patterns = parsePatterns(pattern);
+  const std::vector<NamePattern> patterns = parsePatterns(pattern);
   std::vector<InterfaceAddress> selected;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(selected),
-               [&](const InterfaceAddress& entry) { return selects(patterns, entry.interface); });
+  std::copy_if(all.begin(), all.end(), std::back_inserter(selected), [&](const InterfaceAddress& entry) {
+    return selects(patterns, [&](const NamePattern& one) { return one.matches(entry.interface); });
+  });
   if (selected.empty()) {
     return Error{
         pealInvalidArgument,

@@ -1,0 +1,171 @@
+#include "transports/verbs/fabric.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "transports/verbs/connect.h"
+
+namespace peal::verbs {
+namespace {
+
+constexpr int kFlushMs = 2000;
+constexpr int kBatch = 16;
+// Completions taken in one poll(), so that links get their turn.
+constexpr int kMostBatches = 8;
+
+}  // namespace
+
+Result<std::unique_ptr<Fabric>> VerbsFabric::open(Library& library, const Options& options) {
+  if (options.fabric.slots < 1 || options.fabric.slots > 64) {
+    return Error{pealInvalidArgument, fmt::format("verbs takes 1 to 64 slots, not {}", options.fabric.slots)};
+  }
+  Result<Inventory> inventory = takeInventory(library, options);
+  if (!inventory) {
+    return inventory.error();
+  }
+  if (inventory->rails.empty()) {
+    return Error{pealSystemError, fmt::format("verbs has no port to use: {}.", explain(inventory->ports))};
+  }
+  std::unique_ptr<VerbsFabric> fabric(new VerbsFabric(options));
+  fabric->station_.devices = std::move(inventory->devices);
+  fabric->station_.rails = std::move(inventory->rails);
+  return std::unique_ptr<Fabric>(std::move(fabric));
+}
+
+Result<void> VerbsFabric::connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
+                                  Deadline deadline) {
+  station_.rank = exchange.rank();
+  station_.control = &control;
+  events_ = epoll_create1(EPOLL_CLOEXEC);
+  linkOfRank_.assign(static_cast<size_t>(exchange.size()), 0);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    linkOfRank_[static_cast<size_t>(peers[i])] = i;
+  }
+  Connector connector(station_, links_, exchange, deadline, [this] { takeCompletions(); });
+  PEAL_TRY(connector.run(peers));
+  for (const std::unique_ptr<Device>& device : station_.devices) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (events_ >= 0) {
+      epoll_ctl(events_, EPOLL_CTL_ADD, device->channel()->fd, &event);
+    }
+  }
+  return {};
+}
+
+bool VerbsFabric::takeCompletions() {
+  bool any = false;
+  for (const std::unique_ptr<Device>& device : station_.devices) {
+    if (device->cq() == nullptr) {
+      continue;
+    }
+    std::array<ibv_wc, kBatch> batch;
+    for (int round = 0; round < kMostBatches; ++round) {
+      const int count = device->library().pollCq(device->cq(), kBatch, batch.data());
+      if (count < 0) {
+        station_.raise(station_.rank, {pealSystemError,
+                                       fmt::format("ibv_poll_cq on {} failed: the device or its driver is in "
+                                                   "disorder (dmesg)",
+                                                   device->name())});
+        return any;
+      }
+      any = any || count > 0;
+      for (int i = 0; i < count; ++i) {
+        const WorkOwner owner = WorkOwner::of(batch[static_cast<size_t>(i)].wr_id);
+        if (owner.link < links_.size()) {
+          links_[owner.link]->onCompletion(owner, batch[static_cast<size_t>(i)]);
+        }
+      }
+      if (count < kBatch) {
+        break;
+      }
+    }
+  }
+  return any;
+}
+
+void VerbsFabric::poll() {
+  if (armed_) {
+    armed_ = false;
+    for (const std::unique_ptr<Device>& device : station_.devices) {
+      device->drainEvents();
+    }
+  }
+  takeCompletions();
+  if (!station_.pending.empty()) {
+    // A link that is pumped may put itself in again only if it has left.
+    std::vector<VerbsLink*> turn;
+    turn.swap(station_.pending);
+    for (VerbsLink* link : turn) {
+      if (link->pump()) {
+        station_.pending.push_back(link);
+      }
+    }
+  }
+  station_.registrations.dropEnded();
+}
+
+void VerbsFabric::onControl(int peerRank, std::span<const std::byte> message) {
+  Note note;
+  const bool known = peerRank >= 0 && static_cast<size_t>(peerRank) < linkOfRank_.size() && !links_.empty() &&
+                     links_[linkOfRank_[static_cast<size_t>(peerRank)]]->peerRank() == peerRank;
+  if (message.size() == sizeof note) {
+    std::memcpy(&note, message.data(), sizeof note);
+  }
+  if (!known || message.size() != sizeof note || note.magic != Note::kMagic) {
+    station_.raise(peerRank,
+                   {pealRemoteError, fmt::format("rank {} received a note of {} bytes of rank {} that verbs "
+                                                 "does not know",
+                                                 station_.rank, message.size(), peerRank)});
+    return;
+  }
+  links_[linkOfRank_[static_cast<size_t>(peerRank)]]->onNote(note);
+}
+
+bool VerbsFabric::arm() {
+  armed_ = true;
+  for (const std::unique_ptr<Device>& device : station_.devices) {
+    if (device->library().reqNotifyCq(device->cq()) != 0) {
+      return false;  // then nothing would wake the sleeper
+    }
+  }
+  // What came before the request raises no event.
+  return !takeCompletions();
+}
+
+// Queue pairs that are destroyed take along what is still on its way.
+void VerbsFabric::flush() {
+  const Deadline deadline = Deadline::afterMs(kFlushMs);
+  for (;;) {
+    poll();
+    bool done = true;
+    for (const std::unique_ptr<VerbsLink>& link : links_) {
+      done = link->flushed() && done;
+    }
+    if (done || deadline.passed()) {
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+VerbsFabric::~VerbsFabric() {
+  if (!links_.empty() && links_.front()->isOpen()) {
+    flush();
+    for (const std::unique_ptr<VerbsLink>& link : links_) {
+      link->sendBye();
+    }
+  }
+  links_.clear();
+  if (events_ >= 0) {
+    close(events_);
+  }
+}
+
+}  // namespace peal::verbs

@@ -1,0 +1,46 @@
+// The verbs fabric: devices, links, and one loop over completions. See transports/fabric.h for what it owes.
+//
+// Owned by the network endpoint. Teardown: what was sent is waited for (at most two seconds), peers are told,
+// then links (queue pairs), registrations, devices.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "transports/verbs/link.h"
+#include "transports/verbs/station.h"
+
+namespace peal::verbs {
+
+class VerbsFabric final : public Fabric {
+ public:
+  // Opens the devices that the options select; the error says why there is none.
+  static Result<std::unique_ptr<Fabric>> open(Library& library, const Options& options);
+  ~VerbsFabric() override;
+  VerbsFabric(const VerbsFabric&) = delete;
+  VerbsFabric& operator=(const VerbsFabric&) = delete;
+
+  const char* name() const override { return "verbs"; }
+  Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
+                       Deadline deadline) override;
+  Link& link(int peerRank) override { return *links_[linkOfRank_.at(static_cast<size_t>(peerRank))]; }
+  void poll() override;
+  bool settled() override { return station_.unacknowledged == 0 && station_.pending.empty(); }
+  const std::optional<FabricFault>& fault() const override { return station_.fault; }
+  void onControl(int peerRank, std::span<const std::byte> message) override;
+  int eventDescriptor() const override { return events_; }
+  bool arm() override;
+
+ private:
+  explicit VerbsFabric(const Options& options) { station_.options = options; }
+  // Handles what the completion queues hold. False: nothing was there.
+  bool takeCompletions();
+  void flush();
+
+  Station station_;
+  std::vector<std::unique_ptr<VerbsLink>> links_;
+  std::vector<size_t> linkOfRank_;
+  int events_ = -1;  // an epoll of the devices' completion channels
+  bool armed_ = false;
+};
+
+}  // namespace peal::verbs

@@ -1,0 +1,397 @@
+#include "transports/verbs/link.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "lib/memory/registry.h"
+#include "transports/verbs/errors.h"
+
+namespace peal::verbs {
+namespace {
+
+// Per lane: every slot's message, and about as many credits.
+uint32_t sendDepth(uint64_t slots) { return static_cast<uint32_t>(2 * slots + 16); }
+// Messages and credits that this rank has not looked at yet are each at most `slots`: the peer posts no more
+// without credits, and credits answer messages. The rest is for pings and for what is sent again.
+uint32_t receiveDepth(uint64_t slots) { return static_cast<uint32_t>(3 * slots + 8); }
+
+}  // namespace
+
+uint32_t completionsPerLane(const Options& options) {
+  const auto slots = static_cast<uint64_t>(options.fabric.slots);
+  return 2 * sendDepth(slots) + receiveDepth(slots);  // a queue pair rounds its depth up
+}
+
+VerbsLink::VerbsLink(Station& station, int peerRank, uint16_t index)
+    : station_(station),
+      peerRank_(peerRank),
+      index_(index),
+      slots_(static_cast<uint64_t>(station.options.fabric.slots)),
+      staging_(station.outgoing.base() + index * station.linkBytes()),
+      incoming_(station.incoming.base() + index * station.linkBytes()),
+      messages_(slots_) {}
+
+Result<void> VerbsLink::makePair(size_t lane) {
+  Lane& mine = lanes_[lane];
+  const WorkOwner owner{index_, static_cast<uint8_t>(lane), static_cast<uint16_t>(mine.generation % 1024)};
+  Result<std::unique_ptr<QueuePair>> made =
+      QueuePair::make(mine.rail, owner, sendDepth(slots_), receiveDepth(slots_));
+  if (!made) {
+    return made.error();
+  }
+  mine.pair = std::move(*made);
+  return {};
+}
+
+void VerbsLink::markPending() {
+  if (!pending_) {
+    pending_ = true;
+    station_.pending.push_back(this);
+  }
+}
+
+// ---- outgoing ----
+
+std::byte* VerbsLink::tryStage(size_t bytes) {
+  if (bytes > station_.options.fabric.slotBytes) {
+    station_.raise(station_.rank,
+                   {pealInternalError, fmt::format("a message of {} bytes does not fit a slot of {}", bytes,
+                                                   station_.options.fabric.slotBytes)});
+    return nullptr;
+  }
+  return posted_ - released_ < slots_ ? slotOf(staging_, posted_) + sizeof(Header) : nullptr;
+}
+
+void VerbsLink::post(size_t bytes, const Digest& digest) {
+  if (bytes > station_.options.fabric.slotBytes) {
+    station_.raise(station_.rank,
+                   {pealInternalError, fmt::format("a message of {} bytes does not fit a slot of {}", bytes,
+                                                   station_.options.fabric.slotBytes)});
+    return;
+  }
+  commit(bytes, nullptr, 0, digest);
+}
+
+bool VerbsLink::canReference(const std::byte* data, size_t bytes) {
+  if (!station_.options.references || bytes > station_.options.fabric.slotBytes) {
+    return false;
+  }
+  const std::optional<Region> region = findRegion(data, bytes);
+  if (!region) {
+    return false;
+  }
+  station_.registrations.dropEnded();
+  for (const std::unique_ptr<Device>& device : station_.devices) {
+    if (!station_.registrations.find(*device, *region)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool VerbsLink::tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) {
+  if (posted_ - released_ >= slots_ || !canReference(data, bytes)) {
+    return false;
+  }
+  commit(bytes, data, findRegion(data, bytes)->id, digest);
+  lastReference_ = posted_;
+  return true;
+}
+
+void VerbsLink::commit(size_t bytes, const std::byte* reference, uint64_t region, const Digest& digest) {
+  const Header header{posted_, bytes, digest};
+  std::memcpy(slotOf(staging_, posted_), &header, sizeof header);
+  outgoing(posted_) = Outgoing{bytes, reference, region, 0, 0, departed_, false};
+  const uint64_t number = posted_++;
+  if (departed_) {
+    return;  // nobody reads it
+  }
+  ++station_.unacknowledged;
+  // Behind what waits already, so that a peer sees messages about in order.
+  if (queued_ > 0 || !transmit(number)) {
+    outgoing(number).queued = true;
+    ++queued_;
+    markPending();
+  }
+}
+
+// The lanes take turns; one that failed and has not worked since, only if there is no other.
+Lane* VerbsLink::chooseLane() {
+  Lane* lastChoice = nullptr;
+  for (size_t tried = 0; tried < lanes_.size(); ++tried) {
+    turn_ = turn_ + 1 < lanes_.size() ? turn_ + 1 : 0;
+    Lane& lane = lanes_[turn_];
+    if (lane.state == LaneState::Up && lane.pair->hasRoom()) {
+      if (!lane.doubtful) {
+        return &lane;
+      }
+      lastChoice = &lane;
+    }
+  }
+  return lastChoice;
+}
+
+bool VerbsLink::transmit(uint64_t number) {
+  Lane* lane = chooseLane();
+  if (lane == nullptr) {
+    return false;
+  }
+  Outgoing& message = outgoing(number);
+  Device& device = *lane->rail.device;
+  std::byte* const staged = slotOf(staging_, number);
+  ibv_sge parts[2]{};
+  parts[0].addr = reinterpret_cast<uint64_t>(staged);
+  parts[0].length =
+      static_cast<uint32_t>(sizeof(Header) + (message.reference == nullptr ? message.bytes : 0));
+  parts[0].lkey = station_.outgoing.on(device).lkey();
+  int count = 1;
+  if (message.reference != nullptr && message.bytes > 0) {
+    const std::optional<Region> region = findRegion(message.reference, message.bytes);
+    const std::optional<uint32_t> key =
+        region && region->id == message.region ? station_.registrations.find(device, *region) : std::nullopt;
+    if (!key) {
+      station_.raise(
+          station_.rank,
+          {pealInvalidUsage,
+           fmt::format("a registered buffer was freed or deregistered while {} bytes of it were on "
+                       "their way to rank {}: wait for the operation first",
+                       message.bytes, peerRank_)});
+      return false;
+    }
+    parts[1] = {reinterpret_cast<uint64_t>(message.reference), static_cast<uint32_t>(message.bytes), *key};
+    count = 2;
+  }
+  ibv_send_wr request{};
+  request.sg_list = parts;
+  request.num_sge = count;
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.imm_data = htonl(immediateOf(Kind::Data, number));
+  request.wr.rdma.remote_addr = peerSlots_ + number % slots_ * station_.slotStride();
+  request.wr.rdma.rkey = lane->peer.rkey;
+  if (sizeof(Header) + message.bytes <= lane->pair->inlineBytes()) {
+    request.send_flags = IBV_SEND_INLINE;
+  }
+  // Always with a completion: settled() has to know that the peer's device has it.
+  if (const int code = lane->pair->send(request, number, Signal::Yes); code != 0) {
+    fail(*lane, fmt::format("ibv_post_send: {}", std::strerror(code)), /*refused=*/false);
+    return false;
+  }
+  message.lane = indexOf(*lane);
+  message.generation = lane->generation;
+  return true;
+}
+
+// A message without data: only its immediate.
+void VerbsLink::sendShort(Lane& lane, Kind kind, uint64_t number, Signal signal) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_SEND_WITH_IMM;
+  request.imm_data = htonl(immediateOf(kind, number));
+  if (const int code = lane.pair->send(request, QueuePair::kNoTag, signal); code != 0) {
+    fail(lane, fmt::format("ibv_post_send: {}", std::strerror(code)), /*refused=*/false);
+  }
+}
+
+bool VerbsLink::sendCredit(Lane& lane, Signal signal) {
+  const uint64_t count = received_;
+  sendShort(lane, Kind::Credit, count, signal);
+  if (lane.state != LaneState::Up) {
+    return false;
+  }
+  credited_ = count;
+  return true;
+}
+
+void VerbsLink::ping(Lane& lane) { sendShort(lane, Kind::Ping, 0, Signal::Yes); }
+
+void VerbsLink::acknowledge(uint64_t number) {
+  if (number >= released_ && number < posted_ && !outgoing(number).acknowledged) {
+    outgoing(number).acknowledged = true;
+    --station_.unacknowledged;
+  }
+}
+
+// What the peer has released, its device had acknowledged, whether we saw that completion or not.
+void VerbsLink::setReleased(uint64_t count) {
+  for (; released_ < count; ++released_) {
+    acknowledge(released_);
+    Outgoing& message = outgoing(released_);
+    if (message.queued) {
+      message.queued = false;
+      --queued_;
+    }
+  }
+}
+
+// ---- incoming ----
+
+bool VerbsLink::malformed(const std::string& what) {
+  station_.raise(peerRank_,
+                 {pealRemoteError, fmt::format("rank {} received a malformed message of rank {}: {}",
+                                               station_.rank, peerRank_, what)});
+  return false;
+}
+
+void VerbsLink::onArrival(int64_t ahead) {
+  if (ahead >= static_cast<int64_t>(slots_)) {
+    malformed(fmt::format("number {} beyond the {} slots from {}", received_ + static_cast<uint64_t>(ahead),
+                          slots_, received_));
+  } else if (ahead >= 0) {
+    arrived_ |= uint64_t{1} << ahead;
+  }
+  // Behind: it was released already.
+}
+
+bool VerbsLink::tryReceive(Arrival& arrival) {
+  if (!shown_) {
+    if ((arrived_ & 1) == 0) {
+      return false;
+    }
+    // Copied once, then checked: the peer could still change it.
+    Header header;
+    const std::byte* const slot = slotOf(incoming_, received_);
+    std::memcpy(&header, slot, sizeof header);
+    if (header.number != received_ || header.bytes > station_.options.fabric.slotBytes) {
+      return malformed(fmt::format("number {} with {} bytes, where number {} is due in a slot of {}",
+                                   header.number, header.bytes, received_,
+                                   station_.options.fabric.slotBytes));
+    }
+    arrival_ = Arrival{slot + sizeof(Header), static_cast<size_t>(header.bytes), header.digest};
+    shown_ = true;
+  }
+  arrival = arrival_;
+  return true;
+}
+
+void VerbsLink::release() {
+  shown_ = false;
+  arrived_ >>= 1;
+  ++received_;
+  if (departed_) {
+    return;
+  }
+  Lane* lane = chooseLane();
+  if (lane == nullptr || !sendCredit(*lane, Signal::IfNeeded)) {
+    markPending();
+  }
+}
+
+// ---- completions ----
+
+void VerbsLink::onCompletion(const WorkOwner& owner, const ibv_wc& completion) {
+  if (owner.lane >= lanes_.size()) {
+    return;
+  }
+  Lane& lane = lanes_[owner.lane];
+  if (lane.pair == nullptr || owner.generation != lane.generation % 1024) {
+    return;  // of a queue pair that is no more
+  }
+  if (QueuePair::isReceive(completion.wr_id)) {
+    onReceive(lane, completion);
+  } else {
+    onSent(lane, completion);
+  }
+}
+
+void VerbsLink::onReceive(Lane& lane, const ibv_wc& completion) {
+  lane.pair->receiveDone();
+  if (completion.status != IBV_WC_SUCCESS) {
+    fail(lane, describe(completion.status, completion.vendor_err), !mayPass(completion.status));
+    return;
+  }
+  if (lane.state != LaneState::Draining) {
+    lane.doubtful = lane.doubtful && lane.state != LaneState::Up;
+    if (const int code = lane.pair->postReceive(); code != 0) {
+      fail(lane, fmt::format("ibv_post_recv: {}", std::strerror(code)), /*refused=*/false);
+    }
+  }
+  onImmediate(lane, ntohl(completion.imm_data));
+}
+
+void VerbsLink::onSent(Lane& lane, const ibv_wc& completion) {
+  if (completion.status != IBV_WC_SUCCESS) {
+    fail(lane, describe(completion.status, completion.vendor_err), !mayPass(completion.status));
+    return;
+  }
+  const bool up = lane.state == LaneState::Up;
+  lane.pair->acknowledge(completion.wr_id, [&](uint64_t number) {
+    acknowledge(number);
+    lane.attempts = up ? 0 : lane.attempts;
+  });
+  lane.pingAcknowledged = true;
+  lane.doubtful = lane.doubtful && !up;
+}
+
+void VerbsLink::onImmediate(Lane& lane, uint32_t immediate) {
+  switch (kindOf(immediate)) {
+    case Kind::Data:
+      if (lane.state == LaneState::Up && !lane.refused) {
+        lane.attempts = 0;
+      }
+      onArrival(distance(immediate & kNumberMask, received_));
+      return;
+    case Kind::Credit: {
+      // Credits of several lanes overtake each other: the highest count holds.
+      const int64_t more = distance(immediate & kNumberMask, released_);
+      if (more > static_cast<int64_t>(posted_ - released_)) {
+        malformed(
+            fmt::format("it released {} messages of {}", released_ + static_cast<uint64_t>(more), posted_));
+      } else if (more > 0) {
+        setReleased(released_ + static_cast<uint64_t>(more));
+      }
+      return;
+    }
+    case Kind::Ping:
+      lane.pingSeen = true;
+      return;
+  }
+  malformed(fmt::format("immediate {:#x}", immediate));
+}
+
+bool VerbsLink::pump() {
+  for (uint64_t number = released_; queued_ > 0 && number < posted_ && !departed_; ++number) {
+    Outgoing& message = outgoing(number);
+    if (!message.queued) {
+      continue;
+    }
+    if (!transmit(number)) {
+      break;
+    }
+    message.queued = false;
+    --queued_;
+  }
+  if (credited_ != received_ && !departed_) {
+    if (Lane* lane = chooseLane(); lane != nullptr) {
+      sendCredit(*lane, Signal::IfNeeded);
+    }
+  }
+  bool busy = false;
+  for (Lane& lane : lanes_) {
+    busy = advance(lane) || busy;
+  }
+  busy = busy || (!departed_ && !station_.fault && (queued_ > 0 || credited_ != received_));
+  pending_ = busy;
+  return busy;
+}
+
+bool VerbsLink::flushed() {
+  bool done = departed_ || station_.fault || (queued_ == 0 && credited_ == received_);
+  for (Lane& lane : lanes_) {
+    if (departed_ || station_.fault || lane.state == LaneState::Dead) {
+      continue;
+    }
+    if (lane.state != LaneState::Up) {
+      done = false;
+    } else if (!lane.pair->idle()) {
+      done = false;
+      // Its completion is that of all before it.
+      if (lane.pair->quiet() > 0) {
+        sendCredit(lane, Signal::Yes);
+      }
+    }
+  }
+  return done;
+}
+
+}  // namespace peal::verbs

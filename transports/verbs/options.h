@@ -1,0 +1,24 @@
+// What the configuration says about verbs. Tests make their own.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "transports/fabric.h"
+#include "transports/verbs/gid.h"
+
+namespace peal::verbs {
+
+struct Options {
+  FabricOptions fabric;
+  std::string devices;  // PEAL_IB_DEVICES
+  GidWish gid;
+  int queuePairs = 2;  // of a link on each pair of ports
+  uint8_t serviceLevel = 0;
+  uint8_t trafficClass = 0;
+  uint8_t timeout = 14;  // of the wire's acknowledgement: 4.096 us << timeout
+  uint8_t retries = 7;
+  bool references = true;  // send registered memory in place
+  int pingLimitMs = 2000;  // for the first message of every queue pair
+};
+
+}  // namespace peal::verbs
