@@ -6,6 +6,9 @@
 //
 //   6 ranks by node 3 + 3:      node 0: 0 1 2   node 1: 3 4 5
 //   6 ranks round robin on 2:   node 0: 0 2 4   node 1: 1 3 5
+//
+// A view without a table (Grouping::apart) is every rank on a node of its own: how algorithms between nodes
+// run flat.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -22,11 +25,17 @@ struct Grouping {
   const int* members = nullptr;  // node 0's ranks, then node 1's ...
   const int* starts = nullptr;   // nodes + 1 places in members
 
-  constexpr PEAL_HD int node(int rank) const { return nodeOf[rank]; }
-  constexpr PEAL_HD int local(int rank) const { return localOf[rank]; }
-  constexpr PEAL_HD int nodeSize(int node) const { return starts[node + 1] - starts[node]; }
-  constexpr PEAL_HD int rank(int node, int local) const { return members[starts[node] + local]; }
-  constexpr PEAL_HD bool sameNode(int a, int b) const { return nodeOf[a] == nodeOf[b]; }
+  static constexpr PEAL_HD Grouping apart(int ranks) { return {ranks, ranks}; }
+
+  constexpr PEAL_HD int node(int rank) const { return nodeOf == nullptr ? rank : nodeOf[rank]; }
+  constexpr PEAL_HD int local(int rank) const { return localOf == nullptr ? 0 : localOf[rank]; }
+  constexpr PEAL_HD int nodeSize(int node) const {
+    return starts == nullptr ? 1 : starts[node + 1] - starts[node];
+  }
+  constexpr PEAL_HD int rank(int node, int local) const {
+    return members == nullptr ? node : members[starts[node] + local];
+  }
+  constexpr PEAL_HD bool sameNode(int a, int b) const { return node(a) == node(b); }
 
   constexpr PEAL_HD int smallestNode() const {
     int least = ranks;

@@ -31,6 +31,19 @@
 //                                                     order, own included, one
 //                                                     rounding (finish)
 //
+// A sum of chosen terms, for algorithms that know nodes (SumPort): hold names its terms one by one, in the
+// order of the sum; the next sum verb adds them up, rounds once if there are several, and gives their slots
+// back. Terms and sum have the same chunk. At most one term comes from each rank.
+//
+//   hold(from, c)                      from           got, the next term
+//   holdIn(c)                                         own, the next term
+//   holdOut(c)                                        out, the next term
+//   sumSend(to, c)                                    the sum                                     to
+//   sumKeep(c)                                        the sum; may be overwritten   out
+//   sumCopy(c)                                        the sum (finish)              out
+//
+// What sumKeep stores is sent by holdOut and sumSend, never by sendOut, which may hand over a reference.
+//
 // sendAll and sendOutAll stage the bytes once for all receivers and need a free slot on every link.
 // send, sendAll and the out forms may hand over a reference to registered memory instead of bytes: the
 // receiver then reads the buffer in place, and the port waits at the operation's end (and before the same
@@ -59,6 +72,18 @@ concept Port = requires(P& port, int peer, Chunk c) {
   port.sendAll(c);
   port.sendOutAll(c);
   port.recvReduceAll(c);
+};
+
+// What algorithms over nodes need besides. The host port and the recorder have it; the device port does not
+// yet, so its kernels run flat algorithms only.
+template <class P>
+concept SumPort = Port<P> && requires(P& port, int peer, Chunk c) {
+  port.hold(peer, c);
+  port.holdIn(c);
+  port.holdOut(c);
+  port.sumSend(peer, c);
+  port.sumKeep(c);
+  port.sumCopy(c);
 };
 
 }  // namespace peal

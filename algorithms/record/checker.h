@@ -15,7 +15,7 @@ namespace peal::record {
 // between them cover both kinds of buffers and of sends; the seed decides how they pair and the schedules.
 enum class Plays : uint8_t { Sampled, Full };
 
-std::vector<PlayOptions> plays(AlgorithmId algorithm, int ranks, Plays plays, uint64_t seed);
+std::vector<PlayOptions> plays(const AlgorithmTraits& promised, int ranks, Plays plays, uint64_t seed);
 
 // Runs every check; returns at most one fault of each play, besides those of the counts. `run` is the
 // algorithm's text: recordedAlgorithm(algorithm), or a mutant of it.

@@ -21,9 +21,10 @@ uint64_t nextRandom(uint64_t& state) {
 const char* checkName(Check check) {
   // In the order of Check.
   static constexpr const char* kNames[kCheckCount] = {
-      "peer",     "chunk bounds", "messages", "elements", "steps",         "chunk mismatch",
-      "deadlock", "unreceived",   "absent",   "in place", "write outside", "written twice",
-      "missing",  "duplicate",    "finish",   "order",    "roundings"};
+      "peer",           "chunk bounds",  "messages",   "elements",  "steps",
+      "chunk mismatch", "deadlock",      "unreceived", "absent",    "in place",
+      "write outside",  "written twice", "missing",    "duplicate", "finish",
+      "order",          "roundings",     "terms",      "bits"};
   return kNames[static_cast<int>(check)];
 }
 
@@ -120,6 +121,7 @@ void Player::reset(const PlayOptions& options) {
   at_.assign(ranks, 0);
   verified_.assign(ranks, 0);
   asleep_.assign(ranks, 0);
+  terms_.assign(ranks, {});
   depth_.assign(ranks, 0);
   order_.clear();
   for (int i = 0; i < ranks_; ++i) {
@@ -271,6 +273,11 @@ std::optional<Fault> Player::ending() {
   }
   if (waits > 0) {
     return Fault{Check::Deadlock, waiting + (waits > 4 ? fmt::format("; and {} more", waits - 4) : "")};
+  }
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!terms_[rank].empty()) {
+      return Fault{Check::Terms, fmt::format("rank {} never sums {} term(s)", rank, terms_[rank].size())};
+    }
   }
   for (int from = 0; from < ranks_; ++from) {
     for (int to = 0; to < ranks_; ++to) {

@@ -33,9 +33,11 @@ enum class Check : uint8_t {
   Finish,         // "finish" was applied to a partial sum, twice, or not at all
   Order,          // summed in another order than promised
   Roundings,      // rounded more or less often than promised
+  Terms,          // a sum's terms are not what the verbs allow
+  Bits,           // ranks that get the same element sum it in different ways, or two plays do
 };
 
-constexpr int kCheckCount = 17;
+constexpr int kCheckCount = 19;
 const char* checkName(Check check);
 
 struct Fault {
@@ -95,7 +97,7 @@ class Player {
     Range range;
     int from;
     int to;
-    unsigned bits;  // kFromOne ... kToAll
+    unsigned bits;  // kFromOne ... kPartial
   };
   enum class Source : uint8_t { Bytes, Input, Output };
   struct Message {
@@ -108,6 +110,12 @@ class Player {
   struct LinkState {
     size_t posted = 0;
     size_t released = 0;
+  };
+  // A term that a rank holds: a message of `from`, or own input or output.
+  struct Term {
+    Range range;
+    int from;
+    Source source;
   };
 
   size_t cell(int rank, int segment) const { return static_cast<size_t>(rank) * segments() + segment; }
@@ -128,12 +136,15 @@ class Player {
 
   void execute(int rank, const Move& move);
   bool sameChunks(int rank, const Move& move);
+  void holdTerm(int rank, const Move& move);
+  bool sameTerms(int rank, const Move& move);
   Value valueOf(int rank, const Move& move, int segment);
+  Value sumOfTerms(int rank, int segment);
   Value ownInput(int rank, int segment);
   Value ownOutput(int rank, int segment);
   Value received(int from, int to, int segment);
   void reduceInto(Value& sum, const Value& right);
-  void keep(int rank, const Value& value, int segment);
+  void keep(int rank, const Value& value, int segment, bool partial);
   void post(int rank, const Move& move, size_t firstValue);
   void release(int from, int to);
   void fail(Check check, const std::string& what);
@@ -157,6 +168,7 @@ class Player {
   std::vector<size_t> at_;         // per rank: next step
   std::vector<int> verified_;      // per rank: peers already found ready for the next step
   std::vector<char> asleep_;       // per rank: could not move, and no message or release has come since
+  std::vector<std::vector<Term>> terms_;  // per rank: held for its next sum
   std::vector<int> depth_;
   std::vector<int> order_;
   uint64_t random_ = 0;

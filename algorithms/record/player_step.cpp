@@ -24,6 +24,13 @@ void Player::execute(int rank, const Move& move) {
   if ((move.bits & (kFromOne | kFromAll)) != 0 && !sameChunks(rank, move)) {
     return;
   }
+  if ((move.bits & kHolds) != 0) {
+    holdTerm(rank, move);
+    return;
+  }
+  if ((move.bits & kSums) != 0 && !sameTerms(rank, move)) {
+    return;
+  }
   // Values are computed before any is kept: a verb reads all of a position before it writes it.
   const size_t firstValue = values_.size();
   for (int s = move.range.begin; s < move.range.end; ++s) {
@@ -31,7 +38,7 @@ void Player::execute(int rank, const Move& move) {
   }
   if ((move.bits & kKeeps) != 0) {
     for (int s = move.range.begin; s < move.range.end; ++s) {
-      keep(rank, values_[firstValue + (s - move.range.begin)], s);
+      keep(rank, values_[firstValue + (s - move.range.begin)], s, (move.bits & kPartial) != 0);
     }
   }
   if (fault_) {
@@ -50,6 +57,66 @@ void Player::execute(int rank, const Move& move) {
   if ((move.bits & kFromOne) != 0) {
     release(move.from, rank);
   }
+  if ((move.bits & kSums) != 0) {
+    for (const Term& term : terms_[rank]) {
+      if (term.source == Source::Bytes) {
+        release(term.from, rank);
+      }
+    }
+    terms_[rank].clear();
+  }
+}
+
+// port.h: at most one term of each rank; a message keeps its slot until the sum.
+void Player::holdTerm(int rank, const Move& move) {
+  const Source source = (move.bits & kUsesIn) != 0    ? Source::Input
+                        : (move.bits & kUsesOut) != 0 ? Source::Output
+                                                      : Source::Bytes;
+  const int from = source == Source::Bytes ? move.from : rank;
+  for (const Term& term : terms_[rank]) {
+    if (term.from == from) {
+      fail(Check::Terms, fmt::format("holds two terms of rank {}", from));
+      return;
+    }
+  }
+  terms_[rank].push_back({move.range, from, source});
+}
+
+bool Player::sameTerms(int rank, const Move& move) {
+  if (terms_[rank].empty()) {
+    fail(Check::Terms, "sums no terms");
+    return false;
+  }
+  for (const Term& term : terms_[rank]) {
+    const bool bothEmpty = term.range.begin == term.range.end && move.range.begin == move.range.end;
+    if (!bothEmpty && (term.range.begin != move.range.begin || term.range.end != move.range.end)) {
+      fail(Check::ChunkMismatch, fmt::format("the term of rank {} is [{},{})", term.from,
+                                             bounds_[term.range.begin], bounds_[term.range.end]));
+      return false;
+    }
+  }
+  return true;
+}
+
+Value Player::sumOfTerms(int rank, int segment) {
+  Value sum;
+  bool first = true;
+  for (const Term& term : terms_[rank]) {
+    const Value part = term.source == Source::Input    ? ownInput(rank, segment)
+                       : term.source == Source::Output ? ownOutput(rank, segment)
+                                                       : received(term.from, rank, segment);
+    if (first) {
+      sum = part;
+      sum.partial = false;
+      first = false;
+    } else {
+      reduceInto(sum, part);
+    }
+  }
+  if (terms_[rank].size() > 1) {
+    sum.round();
+  }
+  return sum;
 }
 
 // Looks at the message(s) about to be received; also takes over how long a chain they end.
@@ -73,7 +140,9 @@ bool Player::sameChunks(int rank, const Move& move) {
 
 Value Player::valueOf(int rank, const Move& move, int segment) {
   Value value;
-  if ((move.bits & kFromAll) != 0) {
+  if ((move.bits & kSums) != 0) {
+    value = sumOfTerms(rank, segment);
+  } else if ((move.bits & kFromAll) != 0) {
     for (int peer = 0; peer < ranks_; ++peer) {
       const Value part = peer == rank ? ownInput(rank, segment) : received(peer, rank, segment);
       if (peer == 0) {
@@ -82,15 +151,20 @@ Value Player::valueOf(int rank, const Move& move, int segment) {
         reduceInto(value, part);
       }
     }
-    value.roundings = static_cast<int16_t>(value.roundings + (ranks_ > 1 ? 1 : 0));
+    if (ranks_ > 1) {
+      value.round();
+    }
   } else if ((move.bits & kFromOne) != 0) {
     value = received(move.from, rank, segment);
     if ((move.bits & kUsesIn) != 0) {
       reduceInto(value, ownInput(rank, segment));
-      ++value.roundings;
+      value.round();
     }
   } else {
     value = (move.bits & kUsesIn) != 0 ? ownInput(rank, segment) : ownOutput(rank, segment);
+    if (value.partial) {
+      fail(Check::InPlace, "hands over, perhaps by reference, what will be overwritten");
+    }
   }
   if ((move.bits & kFinishes) != 0) {
     if (value.finished || !(value.inputs == everybody_)) {
@@ -147,21 +221,23 @@ void Player::reduceInto(Value& sum, const Value& right) {
   sum.append(right, ranks_);
 }
 
-void Player::keep(int rank, const Value& value, int segment) {
+void Player::keep(int rank, const Value& value, int segment, bool partial) {
   const Chunk where = this->segment(segment);
   if (!hasOutput(rank, segment)) {
     fail(Check::WriteOutside,
          fmt::format("the rank has no output at [{},{})", where.offset, where.offset + where.count));
-  } else if (output(rank, segment).written) {
+  } else if (output(rank, segment).written && !output(rank, segment).partial) {
     fail(Check::WrittenTwice,
          fmt::format("output [{},{}) was written before", where.offset, where.offset + where.count));
   }
-  outputs_[cell(rank, segment)] = value;
+  Value& kept = outputs_[cell(rank, segment)];
+  kept = value;
+  kept.partial = partial;
 }
 
 void Player::post(int rank, const Move& move, size_t firstValue) {
   // Only what lies in memory as it is sent can be referenced.
-  const bool plain = (move.bits & (kFromOne | kFromAll | kKeeps)) == 0;
+  const bool plain = (move.bits & (kFromOne | kFromAll | kKeeps | kSums)) == 0;
   Message sent{move.range, Source::Bytes, firstValue, -1, depth_[rank] + 1};
   if (options_.sends == Sends::References && plain) {
     sent.source = (move.bits & kUsesOut) != 0 ? Source::Output : Source::Input;

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "algorithms/direct.h"
+#include "algorithms/pipeline.h"
 #include "algorithms/ring.h"
+#include "algorithms/tree.h"
 
 namespace peal::record {
 namespace {
@@ -30,16 +32,39 @@ constexpr VerbRow kVerbs[] = {
     {"sendAll", kUsesIn | kToAll},
     {"sendOutAll", kUsesOut | kToAll},
     {"recvReduceAll", kFromAll | kUsesIn | kKeeps | kFinishes},
+    {"hold", kFromOne | kHolds},
+    {"holdIn", kUsesIn | kHolds},
+    {"holdOut", kUsesOut | kHolds},
+    {"sumSend", kSums | kToOne},
+    {"sumKeep", kSums | kKeeps | kPartial},
+    {"sumCopy", kSums | kKeeps | kFinishes},
 };
 
+Round roundOf(const RecordedCall& call) { return {call.blocks, call.begin, call.chunkCount}; }
+
 template <void (*kRun)(RecordingPort&, Round)>
-void rootless(RecordingPort& port, const Blocks& blocks, size_t begin, size_t chunkCount, int) {
-  kRun(port, Round{blocks, begin, chunkCount});
+void rootless(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call));
 }
 
 template <void (*kRun)(RecordingPort&, Round, int)>
-void rooted(RecordingPort& port, const Blocks& blocks, size_t begin, size_t chunkCount, int root) {
-  kRun(port, Round{blocks, begin, chunkCount}, root);
+void rooted(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call), call.root);
+}
+
+template <void (*kRun)(RecordingPort&, Round, const Grouping&)>
+void onNodes(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call), call.nodes);
+}
+
+template <void (*kRun)(RecordingPort&, Round, const Grouping&, int)>
+void staged(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call), call.nodes, call.stage);
+}
+
+template <void (*kRun)(RecordingPort&, Round, int, const Grouping&)>
+void rootedOnNodes(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call), call.root, call.nodes);
 }
 
 }  // namespace
@@ -65,25 +90,40 @@ size_t Operation::rounds() const {
 }
 
 RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm) {
-  // In the order of Algorithm.
+  // In the order of AlgorithmId.
   static constexpr RecordedAlgorithm kAlgorithms[kAlgorithmCount] = {
-      rootless<ringAllReduce>,    rootless<ringReduceScatter>,
-      rootless<ringAllGather>,    rooted<ringBroadcast>,
-      rooted<ringReduce>,         rootless<oneShotAllReduce>,
-      rootless<twoShotAllReduce>, rootless<directReduceScatter>,
-      rootless<directAllGather>,  rooted<directBroadcast>,
+      rootless<ringAllReduce>,
+      rootless<ringReduceScatter>,
+      rootless<ringAllGather>,
+      rooted<ringBroadcast>,
+      rooted<ringReduce>,
+      rootless<oneShotAllReduce>,
+      rootless<twoShotAllReduce>,
+      rootless<directReduceScatter>,
+      rootless<directAllGather>,
+      rooted<directBroadcast>,
       rooted<directReduce>,
+      staged<hierarchicalAllReduce>,
+      staged<hierarchicalReduceScatter>,
+      staged<hierarchicalAllGather>,
+      rootedOnNodes<hierarchicalBroadcast>,
+      rootedOnNodes<hierarchicalReduce>,
+      onNodes<doublingAllReduce>,
+      rootedOnNodes<treeBroadcast>,
+      rootedOnNodes<treeReduce>,
   };
   return kAlgorithms[static_cast<int>(algorithm)];
 }
 
-Program recordProgram(const Operation& operation, RecordedAlgorithm run) {
+Program recordProgram(const Operation& operation, RecordedAlgorithm run, int stages) {
   Program program{operation, {}};
+  const Grouping nodes = operation.grouping();
   for (int rank = 0; rank < operation.ranks; ++rank) {
     RecordingPort port(rank, operation.ranks);
-    for (size_t round = 0; round < operation.rounds(); ++round) {
-      run(port, operation.blocks, round * operation.chunkCount, operation.chunkCount, operation.root);
-    }
+    runStages(operation.rounds(), stages, operation.ahead, [&](int stage, size_t round) {
+      run(port, {operation.blocks, round * operation.chunkCount, operation.chunkCount, operation.root, nodes,
+                 stage});
+    });
     program.ranks.push_back(port.takeSteps());
   }
   return program;

@@ -25,6 +25,12 @@ enum class Verb : uint8_t {
   SendAll,
   SendOutAll,
   RecvReduceAll,
+  Hold,
+  HoldIn,
+  HoldOut,
+  SumSend,
+  SumKeep,
+  SumCopy,
 };
 
 // What a verb consists of: the table of port.h, as bits.
@@ -36,6 +42,9 @@ constexpr unsigned kKeeps = 16;     // the value is written to out
 constexpr unsigned kFinishes = 32;  // ... and is final
 constexpr unsigned kToOne = 64;
 constexpr unsigned kToAll = 128;
+constexpr unsigned kHolds = 256;     // the value becomes a term of the next sum
+constexpr unsigned kSums = 512;      // the value is the sum of the terms held
+constexpr unsigned kPartial = 1024;  // what is kept may be overwritten
 
 unsigned parts(Verb verb);
 const char* verbName(Verb verb);
@@ -70,6 +79,12 @@ class RecordingPort {
   void sendAll(Chunk c) { add(Verb::SendAll, -1, -1, c); }
   void sendOutAll(Chunk c) { add(Verb::SendOutAll, -1, -1, c); }
   void recvReduceAll(Chunk c) { add(Verb::RecvReduceAll, -1, -1, c); }
+  void hold(int from, Chunk c) { add(Verb::Hold, from, -1, c); }
+  void holdIn(Chunk c) { add(Verb::HoldIn, -1, -1, c); }
+  void holdOut(Chunk c) { add(Verb::HoldOut, -1, -1, c); }
+  void sumSend(int to, Chunk c) { add(Verb::SumSend, -1, to, c); }
+  void sumKeep(Chunk c) { add(Verb::SumKeep, -1, -1, c); }
+  void sumCopy(Chunk c) { add(Verb::SumCopy, -1, -1, c); }
 
   std::vector<Step> takeSteps() { return std::move(steps_); }
 
@@ -81,7 +96,7 @@ class RecordingPort {
   std::vector<Step> steps_;
 };
 
-static_assert(Port<RecordingPort>);
+static_assert(SumPort<RecordingPort>);
 
 // One call of a collective, as all its ranks see it.
 struct Operation {
@@ -90,13 +105,24 @@ struct Operation {
   int root;           // broadcast and reduce; otherwise 0
   Blocks blocks;      // starts, if any, must outlive the operation
   size_t chunkCount;  // elements of a block in one round, at least 1
+  Grouping nodes{};   // without ranks: every rank on a node of its own; its table must outlive the operation
+  int ahead = 0;      // rounds that earlier stages run ahead (pipeline.h)
 
   size_t rounds() const;  // at least 1: an empty operation still sends its empty messages
+  Grouping grouping() const { return nodes.ranks != 0 ? nodes : Grouping::apart(ranks); }
 };
 
-// An algorithm's function for the recording port; it ignores the root if it has none.
-using RecordedAlgorithm = void (*)(RecordingPort& port, const Blocks& blocks, size_t begin, size_t chunkCount,
-                                   int root);
+// One stage of one round, as an algorithm's function for the recording port gets it: it ignores what it has
+// not. Not a Round: mutants have a type of their own for that.
+struct RecordedCall {
+  const Blocks& blocks;
+  size_t begin;
+  size_t chunkCount;
+  int root;
+  const Grouping& nodes;
+  int stage;
+};
+using RecordedAlgorithm = void (*)(RecordingPort& port, const RecordedCall& call);
 
 struct Program {
   Operation operation;
@@ -106,6 +132,7 @@ struct Program {
 // The function of each algorithm.
 RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm);
 
-Program recordProgram(const Operation& operation, RecordedAlgorithm run);
+// stages: of a round.
+Program recordProgram(const Operation& operation, RecordedAlgorithm run, int stages = 1);
 
 }  // namespace peal::record

@@ -16,11 +16,15 @@ class Simulator {
       : program_(program),
         model_(model),
         ranks_(program.operation.ranks),
+        nodes_(program.operation.grouping()),
+        sharesNodes_(program.operation.nodes.ranks != 0),
         links_(static_cast<size_t>(ranks_) * ranks_),
         at_(ranks_, 0),
         nowUs_(ranks_, 0),
-        outFreeUs_(ranks_, 0),
-        inFreeUs_(ranks_, 0) {}
+        holding_(ranks_),
+        // Ranks' own ways, then those of nodes.
+        outFreeUs_(2 * static_cast<size_t>(ranks_), 0),
+        inFreeUs_(2 * static_cast<size_t>(ranks_), 0) {}
 
   // Always does what comes first, so that ways are taken in the order of asking.
   std::vector<double> run() {
@@ -61,6 +65,12 @@ class Simulator {
     bool operator>(const Flight& other) const {
       return arrivesUs != other.arrivesUs ? arrivesUs > other.arrivesUs : number > other.number;
     }
+  };
+
+  // The terms of a rank's next sum, and whose slots it will give back.
+  struct Holding {
+    int terms = 0;
+    std::vector<int> peers;
   };
 
   LinkTimes& link(int from, int to) { return links_[static_cast<size_t>(from) * ranks_ + to]; }
@@ -109,12 +119,29 @@ class Simulator {
     const unsigned bits = parts(step.verb);
     const double count = static_cast<double>(step.chunk.count);
     const bool fromAll = (bits & kFromAll) != 0;
-    if ((bits & kUsesIn) != 0 && (bits & (kFromOne | kFromAll)) != 0) {
+    Holding& holding = holding_[rank];
+    if ((bits & kHolds) != 0) {
+      nowUs_[rank] = us;
+      ++holding.terms;
+      if ((bits & kFromOne) != 0) {
+        holding.peers.push_back(step.from);
+      }
+      return;
+    }
+    if ((bits & kSums) != 0) {
+      us += model_.gammaUsPerElement * count * (holding.terms - 1);
+    } else if ((bits & kUsesIn) != 0 && (bits & (kFromOne | kFromAll)) != 0) {
       us += model_.gammaUsPerElement * count * (fromAll ? ranks_ - 1 : 1);
     }
     nowUs_[rank] = us;
     if ((bits & kFromOne) != 0) {
       link(step.from, rank).releasedUs.push_back(us);
+    }
+    if ((bits & kSums) != 0) {
+      for (const int peer : holding.peers) {
+        link(peer, rank).releasedUs.push_back(us);
+      }
+      holding = {};
     }
     if ((bits & kToOne) != 0) {
       transmit(rank, step.to, count, us);
@@ -131,27 +158,38 @@ class Simulator {
 
   // Leaves when the way out is free.
   void transmit(int from, int to, double count, double us) {
-    const double leavesUs = std::max(us, outFreeUs_[from]);
-    const double passesUs = model_.betaUsPerElement * count;
-    outFreeUs_[from] = leavesUs + passesUs;
-    onTheWay_.push({leavesUs + model_.alphaUs, messages_++, from, to, passesUs});
+    const bool across = crosses(from, to);
+    const double leavesUs = std::max(us, outFreeUs_[wayOf(from, across)]);
+    const double passesUs = (across ? model_.between.betaUsPerElement : model_.betaUsPerElement) * count;
+    outFreeUs_[wayOf(from, across)] = leavesUs + passesUs;
+    onTheWay_.push(
+        {leavesUs + (across ? model_.between.alphaUs : model_.alphaUs), messages_++, from, to, passesUs});
     ++link(from, to).sent;
+  }
+
+  bool crosses(int from, int to) const { return sharesNodes_ && !nodes_.sameNode(from, to); }
+  size_t wayOf(int rank, bool across) const {
+    return static_cast<size_t>(across ? ranks_ + nodes_.node(rank) : rank);
   }
 
   // The message that arrives first passes the way in as soon as that is free.
   void comeIn() {
     const Flight flight = onTheWay_.top();
     onTheWay_.pop();
-    inFreeUs_[flight.to] = std::max(flight.arrivesUs, inFreeUs_[flight.to]) + flight.passesUs;
-    link(flight.from, flight.to).arrivedUs.push_back(inFreeUs_[flight.to]);
+    double& freeUs = inFreeUs_[wayOf(flight.to, crosses(flight.from, flight.to))];
+    freeUs = std::max(flight.arrivesUs, freeUs) + flight.passesUs;
+    link(flight.from, flight.to).arrivedUs.push_back(freeUs);
   }
 
   const Program& program_;
   const NetworkModel& model_;
   int ranks_;
+  Grouping nodes_;
+  bool sharesNodes_;
   std::vector<LinkTimes> links_;
   std::vector<size_t> at_;
   std::vector<double> nowUs_;
+  std::vector<Holding> holding_;
   std::vector<double> outFreeUs_;
   std::vector<double> inFreeUs_;
   std::priority_queue<Flight, std::vector<Flight>, std::greater<>> onTheWay_;

@@ -1,4 +1,5 @@
-// A symbolic element: which ranks' inputs are in it, in which order, how often rounded, finished or not.
+// A symbolic element: which ranks' inputs are in it, in which order, how often rounded, finished or not; and
+// a hash of the whole expression, by which two sums are known to have the same bits.
 //
 // What the player moves around instead of numbers. Where an element lies needs no symbol: a verb reads and
 // writes the same positions, and the player compares the sender's chunk with the receiver's.
@@ -41,11 +42,13 @@ class RankSet {
 
 struct Value {
   RankSet inputs;
+  uint64_t expression = 0;
   int16_t first = -1;  // rank whose input came first in the sum, and last
   int16_t last = -1;
   int16_t roundings = 0;
   bool written : 1 = false;     // false: nothing was ever stored here
   bool finished : 1 = false;    // "finish" was applied
+  bool partial : 1 = false;     // stored to be overwritten
   bool rankOrder : 1 = true;    // each next input came from a higher rank
   bool cyclicOrder : 1 = true;  // each next input came from the next rank round the ring
 
@@ -53,6 +56,7 @@ struct Value {
   static Value input(int rank) {
     Value value;
     value.inputs.add(rank);
+    value.expression = mixed(static_cast<uint64_t>(rank) + 1);
     value.first = value.last = static_cast<int16_t>(rank);
     value.written = true;
     return value;
@@ -64,8 +68,21 @@ struct Value {
     rankOrder = rankOrder && single && right.first > last;
     cyclicOrder = cyclicOrder && single && right.first == (last + 1) % ranks;
     inputs.unite(right.inputs);
+    expression = mixed(expression * 3 + right.expression);
     last = right.last;
     roundings = roundings > right.roundings ? roundings : right.roundings;
+  }
+
+  // A sum of several terms becomes an element of the type.
+  void round() {
+    ++roundings;
+    expression = mixed(~expression);
+  }
+
+ private:
+  static uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    return x ^ (x >> 29);
   }
 };
 

@@ -23,7 +23,7 @@ using Run = void (*)(RecordingPort& port);
 
 // A program that claims to be `algorithm`, whose promises it must then keep.
 template <Run kRun>
-void adapted(RecordingPort& port, const Blocks&, size_t, size_t, int) {
+void adapted(RecordingPort& port, const RecordedCall&) {
   kRun(port);
 }
 
@@ -37,7 +37,8 @@ std::vector<Fault> faultsOf(AlgorithmId algorithm, int ranks, int root, std::spa
 template <Run kRun>
 std::set<std::string> checksOf(AlgorithmId algorithm, int ranks, int root = 0) {
   std::set<std::string> names;
-  for (const Fault& fault : faultsOf<kRun>(algorithm, ranks, root, plays(algorithm, ranks, Plays::Full, 1))) {
+  for (const Fault& fault :
+       faultsOf<kRun>(algorithm, ranks, root, plays(traitsOf(algorithm, ranks), ranks, Plays::Full, 1))) {
     names.insert(checkName(fault.check));
   }
   return names;
@@ -224,6 +225,74 @@ void reducesAtOneRank(RecordingPort& port) {
 TEST(Checker, FindsCostsThatDifferFromTheFormula) {
   EXPECT_EQ(checksOf<takesTurns>(AlgorithmId::TwoShotAllReduce, 2), Names{"steps"});
   EXPECT_EQ(checksOf<reducesAtOneRank>(AlgorithmId::TwoShotAllReduce, 3), (Names{"messages", "elements"}));
+}
+
+// ---- sums of chosen terms
+
+void sumsNothing(RecordingPort& port) {
+  port.rank() == 1 ? port.sumSend(0, kAll) : port.recvReduceCopy(1, kAll);
+}
+void holdsTwice(RecordingPort& port) {
+  if (port.rank() == 1) {
+    port.holdIn(kAll);
+    port.holdIn(kAll);
+    port.sumSend(0, kAll);
+  } else {
+    port.recvReduceCopy(1, kAll);
+  }
+}
+void holdsAnotherChunk(RecordingPort& port) {
+  if (port.rank() == 1) {
+    port.holdIn({0, 6});
+    port.sumSend(0, kAll);
+  } else {
+    port.recvReduceCopy(1, kAll);
+  }
+}
+void neverSums(RecordingPort& port) {
+  if (port.rank() == 1) {
+    port.send(0, kAll);
+    port.holdIn(kAll);
+  } else {
+    port.recvReduceCopy(1, kAll);
+  }
+}
+void keepsAPartialSum(RecordingPort& port) {
+  if (port.rank() == 1) {
+    port.send(0, kAll);
+  } else {
+    port.hold(1, kAll);
+    port.holdIn(kAll);
+    port.sumKeep(kAll);
+  }
+}
+// Both ranks put their own input first.
+void sumsInTwoOrders(RecordingPort& port) {
+  port.send(other(port), kAll);
+  port.holdIn(kAll);
+  port.hold(other(port), kAll);
+  port.sumCopy(kAll);
+}
+void sendsAPartialSumByReference(RecordingPort& port) {
+  port.holdIn(kAll);
+  port.sumKeep(kAll);
+  port.sendOut(other(port), kAll);
+  port.rank() == 0 ? port.holdOut(kAll) : port.hold(other(port), kAll);
+  port.rank() == 0 ? port.hold(other(port), kAll) : port.holdOut(kAll);
+  port.sumCopy(kAll);
+}
+
+TEST(Checker, FindsWhatIsWrongWithTerms) {
+  EXPECT_EQ(checksOf<sumsNothing>(AlgorithmId::RingReduce, 2), Names{"terms"});
+  EXPECT_EQ(checksOf<holdsTwice>(AlgorithmId::RingReduce, 2), Names{"terms"});
+  EXPECT_EQ(checksOf<holdsAnotherChunk>(AlgorithmId::RingReduce, 2), Names{"chunk mismatch"});
+  EXPECT_EQ(checksOf<neverSums>(AlgorithmId::RingReduce, 2), Names{"terms"});
+  EXPECT_EQ(checksOf<keepsAPartialSum>(AlgorithmId::RingReduce, 2), Names{"finish"});
+  EXPECT_EQ(checksOf<sendsAPartialSumByReference>(AlgorithmId::DoublingAllReduce, 2), Names{"in place"});
+  const PlayOptions apart[] = {{}};
+  const auto faults = faultsOf<sumsInTwoOrders>(AlgorithmId::DoublingAllReduce, 2, 0, apart);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].check, Check::Bits) << faults[0].text;
 }
 
 // ---- the player

@@ -54,11 +54,55 @@ class Shapes {
   std::deque<std::vector<size_t>> starts_;  // a deque: growing it must not move what shapes point to
 };
 
-inline constexpr AlgorithmId kAlgorithms[kAlgorithmCount] = {
+inline constexpr AlgorithmId kFlatAlgorithms[kFlatAlgorithmCount] = {
     AlgorithmId::RingAllReduce,    AlgorithmId::RingReduceScatter,   AlgorithmId::RingAllGather,
     AlgorithmId::RingBroadcast,    AlgorithmId::RingReduce,          AlgorithmId::OneShotAllReduce,
     AlgorithmId::TwoShotAllReduce, AlgorithmId::DirectReduceScatter, AlgorithmId::DirectAllGather,
     AlgorithmId::DirectBroadcast,  AlgorithmId::DirectReduce};
+
+inline constexpr AlgorithmId kNodeAlgorithms[kAlgorithmCount - kFlatAlgorithmCount] = {
+    AlgorithmId::HierarchicalAllReduce, AlgorithmId::HierarchicalReduceScatter,
+    AlgorithmId::HierarchicalAllGather, AlgorithmId::HierarchicalBroadcast,
+    AlgorithmId::HierarchicalReduce,    AlgorithmId::DoublingAllReduce,
+    AlgorithmId::TreeBroadcast,         AlgorithmId::TreeReduce};
+
+// Ranks on nodes; owns the table.
+class Placement {
+ public:
+  explicit Placement(std::vector<int> labels)
+      : table_(groupingTableSize(labels.size())), nodes_(groupRanks(labels, table_)) {}
+  Placement(const Placement&) = delete;
+  Placement& operator=(const Placement&) = delete;
+  const Grouping& operator*() const { return nodes_; }
+  const Grouping* operator->() const { return &nodes_; }
+
+  // Node after node, so many ranks on each.
+  static std::vector<int> byNode(const std::vector<int>& sizes) {
+    std::vector<int> labels;
+    for (size_t node = 0; node < sizes.size(); ++node) {
+      labels.insert(labels.end(), static_cast<size_t>(sizes[node]), static_cast<int>(node));
+    }
+    return labels;
+  }
+  // Rank after rank on the next node that has room.
+  static std::vector<int> roundRobin(std::vector<int> sizes) {
+    std::vector<int> labels;
+    for (bool placed = true; placed;) {
+      placed = false;
+      for (size_t node = 0; node < sizes.size(); ++node) {
+        if (sizes[node]-- > 0) {
+          labels.push_back(static_cast<int>(node));
+          placed = true;
+        }
+      }
+    }
+    return labels;
+  }
+
+ private:
+  std::vector<int> table_;
+  Grouping nodes_;
+};
 
 inline bool hasRoot(AlgorithmId algorithm) {
   const CollectiveKind collective = traitsOf(algorithm, 1).collective;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tests/algorithms/shapes.h"
+
 namespace peal::test {
 using namespace record;
 
@@ -70,12 +72,35 @@ TEST(Simulator, AddsTheTimeOfReducing) {
   EXPECT_DOUBLE_EQ(lastUs(AlgorithmId::OneShotAllReduce, 4, total, total, model), kAlpha + 3 * 10 + 3 * 20);
 }
 
+// Two levels: what the network passes, hidden behind each other over rounds, decides.
+TEST(Simulator, SharesTheWayOfANode) {
+  const Placement placement(Placement::byNode({2, 2}));
+  const auto us = [&](AlgorithmId algorithm, size_t chunkCount, int ahead) {
+    const AlgorithmTraits promised = traitsOf(algorithm, *placement, ahead);
+    NetworkModel model{0.25, 0.0, 0.0, promised.slots};
+    model.between = {kAlpha, kBeta};
+    const Operation operation{promised.collective, 4,          0,    Blocks{640, 4, nullptr},
+                              chunkCount,          *placement, ahead};
+    const Program program = recordProgram(operation, recordedAlgorithm(algorithm), promised.stages);
+    const std::vector<double> times = simulate(program, model);
+    return *std::max_element(times.begin(), times.end());
+  };
+  // One round: inside, to the owner, and inside again; over the network each node passes half of the array to
+  // be summed and half that is final, one rank's while the other's is on its way: so α counts once.
+  const double passesUs = 640 * kBeta;
+  EXPECT_DOUBLE_EQ(us(AlgorithmId::HierarchicalAllReduce, 160, 0), 2 * 0.25 + kAlpha + passesUs);
+  // Ten rounds one after the other pay for that ten times, ahead only once or so.
+  EXPECT_GE(us(AlgorithmId::HierarchicalAllReduce, 16, 0), 10 * kAlpha + passesUs);
+  EXPECT_LE(us(AlgorithmId::HierarchicalAllReduce, 16, 1), 3 * (0.25 + kAlpha) + passesUs + 2 * 16 * kBeta);
+  // Flat, the same array goes over the network as often as there are ranks in a node.
+  EXPECT_GE(us(AlgorithmId::TwoShotAllReduce, 160, 0), 2 * passesUs);
+}
+
 // Why direct algorithms begin with the next rank: if all go from rank 0 to the last, one way in at a time is
 // the bottleneck.
 TEST(Simulator, ShowsWhatStaggeringGains) {
-  const RecordedAlgorithm fromZero = [](RecordingPort& port, const Blocks& blocks, size_t begin,
-                                        size_t chunkCount, int) {
-    const Round round{blocks, begin, chunkCount};
+  const RecordedAlgorithm fromZero = [](RecordingPort& port, const RecordedCall& call) {
+    const Round round{call.blocks, call.begin, call.chunkCount};
     for (int peer = 0; peer < port.size(); ++peer) {
       if (peer != port.rank()) {
         port.send(peer, round.chunk(peer));

@@ -22,29 +22,60 @@ struct Findings {
   std::string first;
 };
 
+void examineOne(const Mutant& mutant, const Operation& operation, const AlgorithmTraits& promised,
+                Plays amount, Findings& findings) {
+  const auto faults = check(mutant.algorithm, operation, mutant.run,
+                            plays(promised, operation.ranks, amount, findings.checks + 1));
+  ++findings.checks;
+  findings.faulty += faults.empty() ? 0 : 1;
+  if (findings.first.empty() && !faults.empty()) {
+    findings.first = faults[0].text;
+  }
+  for (const Fault& fault : faults) {
+    ++findings.byCheck[static_cast<size_t>(fault.check)];
+  }
+}
+
 // Few ranks are enough: every defect shows with eight.
-Findings examine(const Mutant& mutant) {
+Findings examineFlat(const Mutant& mutant) {
   Findings findings;
-  uint64_t seed = 0;
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
     const AlgorithmTraits promised = traitsOf(mutant.algorithm, ranks);
     for (const auto& shape : Shapes(promised.cut, ranks)) {
       for (const int root : rootsOf(mutant.algorithm, ranks)) {
-        const Operation operation{promised.collective, ranks, root, shape.blocks, shape.chunkCount};
-        const auto faults = check(mutant.algorithm, operation, mutant.run,
-                                  plays(mutant.algorithm, ranks, Plays::Full, ++seed));
-        ++findings.checks;
-        findings.faulty += faults.empty() ? 0 : 1;
-        if (findings.first.empty() && !faults.empty()) {
-          findings.first = faults[0].text;
-        }
-        for (const Fault& fault : faults) {
-          ++findings.byCheck[static_cast<size_t>(fault.check)];
-        }
+        examineOne(mutant, {promised.collective, ranks, root, shape.blocks, shape.chunkCount}, promised,
+                   Plays::Full, findings);
       }
     }
   }
   return findings;
+}
+
+Findings examineOnNodes(const Mutant& mutant) {
+  const std::vector<std::vector<int>> placements = {
+      {0},          {0, 0},          {0, 1},          {0, 1, 2},    {0, 1, 0, 1},
+      {0, 0, 0, 1}, {0, 1, 1, 1, 0}, {0, 1, 2, 3, 4}, {2, 1, 0, 2}, {0, 0, 1, 1, 2, 2},
+      {0, 1, 2, 3}, {0, 1, 2, 0, 2}};
+  Findings findings;
+  for (const std::vector<int>& labels : placements) {
+    const Placement placement(labels);
+    const int ranks = placement->ranks;
+    const int ahead = static_cast<int>(findings.checks % 2);
+    const AlgorithmTraits promised = traitsOf(mutant.algorithm, *placement, ahead);
+    for (const auto& shape : Shapes(promised.cut, ranks)) {
+      for (const int root : rootsOf(mutant.algorithm, ranks)) {
+        examineOne(mutant,
+                   {promised.collective, ranks, root, shape.blocks, shape.chunkCount, *placement, ahead},
+                   promised, Plays::Sampled, findings);
+      }
+    }
+  }
+  return findings;
+}
+
+Findings examine(const Mutant& mutant) {
+  const bool flat = static_cast<int>(mutant.algorithm) < kFlatAlgorithmCount;
+  return flat ? examineFlat(mutant) : examineOnNodes(mutant);
 }
 
 TEST(Mutants, AreAllCaught) {

@@ -133,10 +133,158 @@ CHUNK = [
      "return {block.offset + skip, chunkCount};", "oneShotAllReduce"),
 ]
 
-ROOTED = {"ringBroadcast", "ringReduce", "directBroadcast", "directReduce"}
-ALGORITHMS = ["ringAllReduce", "ringReduceScatter", "ringAllGather", "ringBroadcast", "ringReduce",
-              "oneShotAllReduce", "twoShotAllReduce", "directReduceScatter", "directAllGather",
-              "directBroadcast", "directReduce"]
+GROUPING = [
+    ("Grouping", "constexpr PEAL_HD int local(int rank) const { return localOf == nullptr ? 0 : localOf[rank]; }",
+     "constexpr PEAL_HD int local(int rank) const { return localOf == nullptr ? 0 : rank; }",
+     "hierarchicalReduceScatter"),
+    ("Grouping", "return members == nullptr ? node : members[starts[node] + local];",
+     "return members == nullptr ? node : starts[node] + local;", "hierarchicalAllGather"),
+    ("Grouping", "return starts == nullptr ? 1 : starts[node + 1] - starts[node];",
+     "return starts == nullptr ? 1 : starts[1];", "doublingAllReduce"),
+]
+
+HIERARCHICAL = [
+    ("agentOf", "return nodes.rank(node, nodes.local(owner) % nodes.nodeSize(node));",
+     "return nodes.rank(node, (nodes.local(owner) + 1) % nodes.nodeSize(node));", "hierarchicalAllReduce"),
+    ("agentOf", "return nodes.rank(node, nodes.local(owner) % nodes.nodeSize(node));",
+     "return nodes.rank(node, 0);", "hierarchicalAllGather"),
+    ("localPeer", "return nodes.rank(node, (nodes.local(port.rank()) + k) % nodes.nodeSize(node));",
+     "return nodes.rank(node, (nodes.local(port.rank()) + 1) % nodes.nodeSize(node));", "hierarchicalAllReduce"),
+    ("holdNode", "port.holdIn(c);", "port.holdOut(c);", "hierarchicalReduceScatter"),
+    ("holdNode", "for (int local = 0; local < nodes.nodeSize(node); ++local) {",
+     "for (int local = 1; local < nodes.nodeSize(node); ++local) {", "hierarchicalReduce"),
+
+    ("sumForOthers", "for (int k = 1; k < nodes.nodes; ++k) {", "for (int k = 2; k < nodes.nodes; ++k) {",
+     "hierarchicalReduceScatter"),
+    ("sumForOthers", "const int other = (node + k) % nodes.nodes;",
+     "const int other = (node + k + 1) % nodes.nodes;", "hierarchicalReduceScatter"),
+    ("sumForOthers", "for (int first = 0; first < nodes.nodeSize(other); first += size) {",
+     "for (int first = 0; first < size; first += size) {", "hierarchicalReduceScatter"),
+    ("sumForOthers", "if (nodes.local(agent) < turn) {", "if (nodes.local(agent) <= turn) {",
+     "hierarchicalReduceScatter"),
+    ("sumForOthers", "if (local < turn) {", "if (local == 0) {", "hierarchicalAllReduce"),
+    ("sumForOthers", "port.send(agent, round.chunk(nodes.rank(other, first + nodes.local(agent))));",
+     "port.send(agent, round.chunk(nodes.rank(other, first + local)));", "hierarchicalReduceScatter"),
+    ("sumForOthers", "port.send(agent, round.chunk(nodes.rank(other, first + nodes.local(agent))));",
+     "port.sendOut(agent, round.chunk(nodes.rank(other, first + nodes.local(agent))));", "hierarchicalAllReduce"),
+    ("sumForOthers", "const int owner = nodes.rank(other, first + local);",
+     "const int owner = nodes.rank(other, local);", "hierarchicalReduceScatter"),
+    ("sumForOthers", "holdNode(port, nodes, round.chunk(owner));", "port.holdIn(round.chunk(owner));",
+     "hierarchicalReduceScatter"),
+    ("sumForOthers", "port.sumSend(owner, round.chunk(owner));",
+     "port.sumSend(agentOf(nodes, node, owner), round.chunk(owner));", "hierarchicalReduceScatter"),
+
+    ("sumOwn", "for (int i = 1; i < nodes.nodeSize(node); ++i) {", "for (int i = 2; i < nodes.nodeSize(node); ++i) {",
+     "hierarchicalReduceScatter"),
+    ("sumOwn", "port.send(peer, round.chunk(peer));", "port.send(peer, round.chunk(own));",
+     "hierarchicalAllReduce"),
+    ("sumOwn", "if (other == node) {", "if (other == 0) {", "hierarchicalReduceScatter"),
+    ("sumOwn", "port.hold(agentOf(nodes, other, own), round.chunk(own));",
+     "port.hold(nodes.rank(other, nodes.nodeSize(other) - 1), round.chunk(own));", "hierarchicalAllReduce"),
+    ("sumOwn", "port.sumCopy(round.chunk(own));", "port.sumKeep(round.chunk(own));", "hierarchicalReduceScatter"),
+    ("sumOwn", "port.sumCopy(round.chunk(own));", "port.sumKeep(round.chunk(own));", "hierarchicalAllReduce"),
+
+    ("spreadInside", "const int other = (node - k + nodes.nodes) % nodes.nodes;",
+     "const int other = (node - k + 1 + nodes.nodes) % nodes.nodes;", "hierarchicalAllGather"),
+    ("spreadInside", "port.recv(peer, round.chunk(peer));", "port.recv(peer, round.chunk(own));",
+     "hierarchicalAllGather"),
+    ("spreadInside", "port.sendOut(localPeer(port, nodes, i), round.chunk(owner));",
+     "port.send(localPeer(port, nodes, i), round.chunk(owner));", "hierarchicalAllReduce"),
+    ("spreadInside", "port.sendOut(localPeer(port, nodes, i), round.chunk(owner));",
+     "port.sendOut(localPeer(port, nodes, i), round.chunk(own));", "hierarchicalAllReduce"),
+    ("spreadInside", "port.recv(agent, round.chunk(nodes.rank(other, first + nodes.local(agent))));",
+     "port.recv(agent, round.chunk(nodes.rank(other, nodes.local(agent))));", "hierarchicalAllGather"),
+    ("spreadInside", "if (nodes.local(agent) < turn) {", "if (nodes.local(agent) < turn - 1) {",
+     "hierarchicalAllGather"),
+
+    ("hierarchicalReduceScatter", "port.copyFinish(round.chunk(0));", "port.copy(round.chunk(0));"),
+    ("hierarchicalReduceScatter", "sumForOthers(port, round, nodes);", "sumOwn(port, round, nodes);"),
+    ("hierarchicalAllGather", "port.send(agentOf(nodes, (node + k) % nodes.nodes, own), round.chunk(own));",
+     "port.send(agentOf(nodes, (node + 1) % nodes.nodes, own), round.chunk(own));"),
+    ("hierarchicalAllGather", "port.send(localPeer(port, nodes, i), round.chunk(own));",
+     "port.sendOut(localPeer(port, nodes, i), round.chunk(own));"),
+    ("hierarchicalAllGather", "port.copy(round.chunk(own));", "port.copyFinish(round.chunk(own));"),
+    ("hierarchicalAllReduce", "port.sendOut(agentOf(nodes, (node + k) % nodes.nodes, own), round.chunk(own));",
+     "port.send(agentOf(nodes, (node + k) % nodes.nodes, own), round.chunk(own));"),
+    ("hierarchicalAllReduce", "port.sendOut(localPeer(port, nodes, i), round.chunk(own));",
+     "port.sendOut(localPeer(port, nodes, 1), round.chunk(own));"),
+    ("hierarchicalAllReduce", "spreadInside(port, round, nodes);", "port.copy(round.chunk(own));"),
+
+    ("headOf", "return node == nodes.node(root) ? root : agentOf(nodes, node, root);",
+     "return nodes.rank(node, 0);", "hierarchicalReduce"),
+    ("hierarchicalBroadcast", "if (next == head) {", "if (next == root) {"),
+    ("hierarchicalBroadcast", "port.recvCopySend(previous, next, c);", "port.recv(previous, c);"),
+    ("hierarchicalBroadcast", "if (own == root) {", "if (own == 0) {"),
+    ("hierarchicalBroadcast", "if (nextNode != nodes.node(root)) {", "if (nextNode != 0) {"),
+    ("hierarchicalBroadcast", "port.sendOut(headOf(nodes, nextNode, root), c);",
+     "port.sendOut(agentOf(nodes, nextNode, own), c);"),
+    ("hierarchicalBroadcast", "port.sendOut(next, c);", "port.send(next, c);"),
+    ("hierarchicalReduce", "port.send(head, c);", "port.send(root, c);"),
+    ("hierarchicalReduce", "holdNode(port, nodes, c);", "port.holdIn(c);"),
+    ("hierarchicalReduce", "port.hold(headOf(nodes, nextNode, root), c);", "port.hold(nodes.rank(nextNode, 0), c);"),
+    ("hierarchicalReduce", "port.sumCopy(c);", "port.sumKeep(c);"),
+    ("hierarchicalReduce", "port.sumSend(headOf(nodes, (node + nodes.nodes - 1) % nodes.nodes, root), c);",
+     "port.sumSend(root, c);"),
+]
+
+TREE = [
+    ("powerBelow", "while (power <= n / 2) {", "while (power < n / 2) {", "doublingAllReduce"),
+    ("doubleBetween", "port.hold(nodes.rank(node + power, 0), c);", "port.hold(nodes.rank(node ^ 1, 0), c);",
+     "doublingAllReduce"),
+    ("doubleBetween", "for (int bit = 1; bit < power; bit *= 2) {", "for (int bit = 2; bit < power; bit *= 2) {",
+     "doublingAllReduce"),
+    ("doubleBetween", "for (int bit = 1; bit < power; bit *= 2) {", "for (int bit = 1; bit < power / 2; bit *= 2) {",
+     "doublingAllReduce"),
+    ("doubleBetween", "const int peer = nodes.rank(node ^ bit, 0);", "const int peer = nodes.rank(node ^ 1, 0);",
+     "doublingAllReduce"),
+    ("doubleBetween", "if ((node & bit) == 0) {", "if (true) {", "doublingAllReduce"),
+    ("doubleBetween", "if (bit * 2 < power) {", "if (bit < power) {", "doublingAllReduce"),
+    ("doubleBetween", "port.sumSend(peer, c);", "port.sumKeep(c);", "doublingAllReduce"),
+    ("doubleBetween", "port.sendOut(nodes.rank(node + power, 0), c);", "port.send(nodes.rank(node + power, 0), c);",
+     "doublingAllReduce"),
+    ("doublingAllReduce", "port.copyFinish(c);", "port.copy(c);"),
+    ("doublingAllReduce", "port.recv(speaker, c);", "port.recvReduceCopy(speaker, c);"),
+    ("doublingAllReduce", "if (own != speaker) {", "if (own != node) {"),
+    ("doublingAllReduce", "if (node < power) {", "if (node <= power) {"),
+    ("doublingAllReduce", "holdNode(port, nodes, c);", "port.holdIn(c);"),
+    ("doublingAllReduce", "port.sendOut(localPeer(port, nodes, k), c);", "port.send(localPeer(port, nodes, k), c);"),
+
+    ("treePlace", "return (node - nodes.node(root) + nodes.nodes) % nodes.nodes;", "return node;",
+     "treeBroadcast"),
+    ("treeHead", "return headOf(nodes, (place + nodes.node(root)) % nodes.nodes, root);",
+     "return headOf(nodes, place, root);", "treeReduce"),
+    ("isTreeChild", "return (place & (2 * bit - 1)) == 0 && place + bit < nodes.nodes;",
+     "return (place & bit) == 0 && place + bit < nodes.nodes;", "treeBroadcast"),
+    ("isTreeChild", "return (place & (2 * bit - 1)) == 0 && place + bit < nodes.nodes;",
+     "return (place & (2 * bit - 1)) == 0 && place + bit < nodes.nodes - 1;", "treeReduce"),
+    ("treeBroadcast", "port.copy(c);", "port.copyFinish(c);"),
+    ("treeBroadcast", "port.recv(treeHead(nodes, place & (place - 1), root), c);", "port.recv(root, c);"),
+    ("treeBroadcast", "for (int bit = powerBelow(nodes.nodes); bit > 0; bit /= 2) {",
+     "for (int bit = powerBelow(nodes.nodes) / 2; bit > 0; bit /= 2) {"),
+    ("treeBroadcast", "port.sendOut(localPeer(port, nodes, k), c);", "port.sendOut(localPeer(port, nodes, 1), c);"),
+    ("treeReduce", "port.send(head, c);", "port.copySend(head, c);"),
+    ("treeReduce", "for (int bit = 1; bit < nodes.nodes; bit *= 2) {", "for (int bit = 1; bit < 2; bit *= 2) {"),
+    ("treeReduce", "port.hold(treeHead(nodes, place + bit, root), c);",
+     "port.recvReduceCopy(treeHead(nodes, place + bit, root), c);"),
+    ("treeReduce", "port.sumCopy(c);", "port.sumKeep(c);"),
+    ("treeReduce", "port.sumSend(treeHead(nodes, place & (place - 1), root), c);", "port.sumSend(root, c);"),
+]
+
+# What each algorithm takes besides port and round.
+ARGUMENTS = {
+    "ringAllReduce": "", "ringReduceScatter": "", "ringAllGather": "", "ringBroadcast": ", call.root",
+    "ringReduce": ", call.root", "oneShotAllReduce": "", "twoShotAllReduce": "", "directReduceScatter": "",
+    "directAllGather": "", "directBroadcast": ", call.root", "directReduce": ", call.root",
+    "hierarchicalAllReduce": ", nodes, call.stage", "hierarchicalReduceScatter": ", nodes, call.stage",
+    "hierarchicalAllGather": ", nodes, call.stage", "hierarchicalBroadcast": ", call.root, nodes",
+    "hierarchicalReduce": ", call.root, nodes", "doublingAllReduce": ", nodes",
+    "treeBroadcast": ", call.root, nodes", "treeReduce": ", call.root, nodes"}
+# Headers with their defects, and what a copy of an algorithm from each needs, in this order.
+HEADERS = {"chunk.h": CHUNK, "ring.h": RING, "direct.h": DIRECT, "grouping.h": GROUPING,
+           "hierarchical.h": HIERARCHICAL, "tree.h": TREE}
+NEEDS = {"ring.h": ["chunk.h", "ring.h"], "direct.h": ["chunk.h", "direct.h"],
+         "hierarchical.h": ["chunk.h", "grouping.h", "hierarchical.h"],
+         "tree.h": ["chunk.h", "grouping.h", "hierarchical.h", "tree.h"]}
 
 
 def body(text, file):
@@ -149,7 +297,7 @@ def body(text, file):
 
 def mutate(text, scope, line, defect):
     """text with `line` of the function or struct `scope` replaced; the line must stand there exactly once."""
-    pattern = rf"^(?:PEAL_HD(?:_CALL)? \w+ {scope}\(|struct {scope} \{{).*?^\}};?$"
+    pattern = rf"^(?:(?:constexpr )?PEAL_HD(?:_CALL)? \w+ {scope}\(|struct {scope} \{{).*?^\}};?$"
     scopes = list(re.finditer(pattern, text, re.DOTALL | re.MULTILINE))
     if len(scopes) != 1:
         sys.exit(f"mutate.py: found {len(scopes)} definitions of {scope}, not one: update the table")
@@ -162,14 +310,18 @@ def mutate(text, scope, line, defect):
     return text[:start] + "\n".join(lines) + text[end:]
 
 
-def copy(name, text, algorithm):
-    """A namespace with the text and a function that runs one of its algorithms on the recording port."""
-    root = ", root" if algorithm in ROOTED else ""
+def copy(name, texts, algorithm):
+    """A namespace with the texts it needs and a function that runs the algorithm on the recording port."""
+    home = next(file for file in NEEDS if re.search(rf"\b{algorithm}\(P& port", texts[file]))
+    text = "".join(texts[file] for file in NEEDS[home])
+    nodes = """  const Grouping nodes{call.nodes.ranks, call.nodes.nodes, call.nodes.nodeOf, call.nodes.localOf,
+                       call.nodes.members, call.nodes.starts};
+""" if "grouping.h" in NEEDS[home] else ""
     return f"""namespace peal::test::{name} {{
 {text}
-inline void run(record::RecordingPort& port, const ::peal::Blocks& blocks, size_t begin, size_t chunkCount,
-                [[maybe_unused]] int root) {{
-  {algorithm}(port, Round{{Blocks{{blocks.total, blocks.parts, blocks.starts}}, begin, chunkCount}}{root});
+inline void run(record::RecordingPort& port, const record::RecordedCall& call) {{
+  const Blocks blocks{{call.blocks.total, call.blocks.parts, call.blocks.starts}};
+{nodes}  {algorithm}(port, Round{{blocks, call.begin, call.chunkCount}}{ARGUMENTS[algorithm]});
 }}
 }}  // namespace peal::test::{name}
 """
@@ -183,22 +335,25 @@ def row(name, algorithm, label):
 
 def main():
     folder, output = Path(sys.argv[1]), Path(sys.argv[2])
-    ring, direct, chunk = (body((folder / f).read_text(encoding="utf-8"), f) for f in ("ring.h", "direct.h", "chunk.h"))
+    texts = {file: re.sub(r"^ *//.*\n", "", body((folder / file).read_text(encoding="utf-8"), file), flags=re.MULTILINE)
+             for file in HEADERS}
     # A copy of the cutting brings its own Blocks and Round, and shares Chunk with the recording port.
-    chunk, removed = re.subn(r"^struct Chunk \{.*?^\};$", "", chunk, flags=re.DOTALL | re.MULTILINE)
+    texts["chunk.h"], removed = re.subn(r"^struct Chunk \{.*?^\};$", "", texts["chunk.h"],
+                                        flags=re.DOTALL | re.MULTILINE)
     if removed != 1:
         sys.exit("mutate.py: chunk.h has no struct Chunk")
     parts, mutants, originals = [], "", ""
-    for algorithm in ALGORITHMS:
+    for algorithm in ARGUMENTS:
         name = "original_" + algorithm
-        parts.append(copy(name, chunk + ring + direct, algorithm))
+        parts.append(copy(name, texts, algorithm))
         originals += row(name, algorithm, algorithm)
     number = 0
-    for table, text, rest in ((RING, ring, ""), (DIRECT, direct, ""), (CHUNK, chunk, ring + direct)):
+    for file, table in HEADERS.items():
         for scope, line, defect, *checked in table:
             number += 1
-            name, algorithm = f"m{number:02}", checked[0] if checked else scope
-            parts.append(copy(name, mutate(text, scope, line, defect) + rest, algorithm))
+            name, algorithm = f"m{number:03}", checked[0] if checked else scope
+            changed = dict(texts, **{file: mutate(texts[file], scope, line, defect)})
+            parts.append(copy(name, changed, algorithm))
             where = scope if scope == algorithm else f"{scope} (in {algorithm})"
             mutants += row(name, algorithm, f"{where}: {line} -> {defect}")
     for function, rows in (("originals", originals), ("mutants", mutants)):
