@@ -39,38 +39,9 @@ struct Attempt {
   }
 };
 
-// A link-local address means something only together with an interface; the id's came from another machine's
-// view, so each of ours is tried.
-void addLinkLocal(std::vector<Address>& to, const Address& address) {
-  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
-  if (!locals) {
-    return;
-  }
-  const auto& host = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
-  for (const InterfaceAddress& local : *locals) {
-    if (local.address.family() == AF_INET6 && local.reach == Reach::LinkLocal) {
-      const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(local.address.storage);
-      to.push_back(ipv6Address(&host, address.port(), ipv6.sin6_scope_id));
-    }
-  }
-}
-
 std::vector<Address> candidates(const IdContent& content) {
-  if (content.place == RootPlace::Unix) {
-    return {unixAddress(content.name)};
-  }
-  std::vector<Address> all;
-  for (const Address& address : content.addresses) {
-    const bool linkLocal =
-        address.family() == AF_INET6 &&
-        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
-    if (linkLocal) {
-      addLinkLocal(all, address);
-    } else {
-      all.push_back(address);
-    }
-  }
-  return all;
+  return content.place == RootPlace::Unix ? std::vector<Address>{unixAddress(content.name)}
+                                          : asSeenFromHere(content.addresses);
 }
 
 // One pass: every address once.

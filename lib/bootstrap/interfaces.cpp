@@ -7,10 +7,14 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "lib/base/patterns.h"
+#include "lib/bootstrap/bytes.h"
 #include "lib/bootstrap/socket.h"
 
 namespace peal {
@@ -29,6 +33,61 @@ Reach reachOf(const Address& address, unsigned flags) {
     return Reach::Loopback;
   }
   return IN6_IS_ADDR_LINKLOCAL(&host) ? Reach::LinkLocal : Reach::Routable;
+}
+
+ByteView hostOf(const Address& address) {
+  if (address.family() == AF_INET) {
+    return std::as_bytes(std::span(&reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr, 1));
+  }
+  return std::as_bytes(std::span(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr, 1));
+}
+
+// "10.0.0.0/8", "fd00::/16".
+struct Subnet {
+  Address network;
+  unsigned bits = 0;
+
+  bool holds(const Address& address) const {
+    if (address.family() != network.family()) {
+      return false;
+    }
+    const ByteView ours = hostOf(network);
+    const ByteView theirs = hostOf(address);
+    const size_t whole = bits / 8;
+    const auto mask = static_cast<std::byte>(0xff00U >> bits % 8);
+    return std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(whole), theirs.begin()) &&
+           (bits % 8 == 0 || ((ours[whole] ^ theirs[whole]) & mask) == std::byte{0});
+  }
+};
+
+// Nothing if the text is no subnet: an interface's name then.
+std::optional<Subnet> parseSubnet(std::string_view text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const std::string host(text.substr(0, slash));
+  Subnet subnet;
+  in_addr ipv4{};
+  in6_addr ipv6{};
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
+    subnet.network = ipv4Address(&ipv4, 0);
+  } else if (inet_pton(AF_INET6, host.c_str(), &ipv6) == 1) {
+    subnet.network = ipv6Address(&ipv6, 0, 0);
+  } else {
+    return std::nullopt;
+  }
+  const char* const end = text.data() + text.size();
+  const auto [stop, fault] = std::from_chars(text.data() + slash + 1, end, subnet.bits);
+  if (fault != std::errc() || stop != end || subnet.bits > 8 * hostOf(subnet.network).size()) {
+    return std::nullopt;
+  }
+  return subnet;
+}
+
+bool matches(const NamePattern& pattern, const InterfaceAddress& entry) {
+  const std::optional<Subnet> subnet = parseSubnet(pattern.name);
+  return subnet ? subnet->holds(entry.address) : pattern.matches(entry.interface);
 }
 
 std::string listInterfaces(const std::vector<InterfaceAddress>& all) {
@@ -77,7 +136,7 @@ Result<std::vector<InterfaceAddress>> selectInterfaces(const std::vector<Interfa
   const std::vector<NamePattern> patterns = parsePatterns(pattern);
   std::vector<InterfaceAddress> selected;
   std::copy_if(all.begin(), all.end(), std::back_inserter(selected), [&](const InterfaceAddress& entry) {
-    return selects(patterns, [&](const NamePattern& one) { return one.matches(entry.interface); });
+    return selects(patterns, [&](const NamePattern& one) { return matches(one, entry); });
   });
   if (selected.empty()) {
     return Error{
@@ -106,6 +165,29 @@ std::vector<Address> orderOffered(const std::vector<InterfaceAddress>& selected)
     }
   }
   return ordered;
+}
+
+std::vector<Address> asSeenFromHere(const std::vector<Address>& offered) {
+  const auto isLinkLocal = [](const Address& address) {
+    return address.family() == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+  };
+  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
+  std::vector<Address> all;
+  for (const Address& address : offered) {
+    if (!isLinkLocal(address)) {
+      all.push_back(address);
+      continue;
+    }
+    for (const InterfaceAddress& local : locals ? *locals : std::vector<InterfaceAddress>()) {
+      if (isLinkLocal(local.address)) {
+        const auto& host = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
+        const auto& ours = reinterpret_cast<const sockaddr_in6&>(local.address.storage);
+        all.push_back(ipv6Address(&host, address.port(), ours.sin6_scope_id));
+      }
+    }
+  }
+  return all;
 }
 
 bool isNumericHost(const std::string& host) {

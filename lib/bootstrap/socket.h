@@ -67,6 +67,10 @@ Result<std::vector<InterfaceAddress>> selectInterfaces(const std::vector<Interfa
 // loopback; IPv4 before IPv6.
 std::vector<Address> orderOffered(const std::vector<InterfaceAddress>& selected);
 
+// Addresses that another machine offered, as this one can try them. A link-local address means something only
+// together with an interface, so it is taken once for each of ours.
+std::vector<Address> asSeenFromHere(const std::vector<Address>& offered);
+
 // What a host name or a numeric address stands for.
 Result<std::vector<Address>> resolveHost(const std::string& host, uint16_t port);
 bool isNumericHost(const std::string& host);

@@ -35,6 +35,7 @@ TEST_P(Departures, LastMessagesOutliveTheirSender) {
       for (int number = 0; number < 4; ++number) {
         sendMessage(self, 1, pattern(0, number, 1000), digestOf(number));
       }
+      settle(self);
       self.endpoint.farewell(-1, "");
       self.meet();
       return;  // destroys the endpoint

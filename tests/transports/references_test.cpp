@@ -11,7 +11,8 @@ namespace peal::test {
 namespace {
 
 class References : public TransportTest {};
-INSTANTIATE_TEST_SUITE_P(Transports, References, ::testing::ValuesIn(allTransports()), transportName);
+INSTANTIATE_TEST_SUITE_P(Transports, References, ::testing::ValuesIn(transportsWithReferences()),
+                         transportName);
 
 // A buffer of pealMemAlloc with a pattern in it.
 struct SharedBuffer {

@@ -14,6 +14,8 @@
 #include "lib/base/clock.h"
 #include "tests/support/exchange.h"
 #include "tests/support/processes.h"
+#include "tests/transports/loopback_fabric.h"
+#include "transports/network/network.h"
 #include "transports/shm/shm.h"
 #include "transports/transport.h"
 
@@ -35,9 +37,32 @@ struct Transport {
   const char* name;
   RanksAre ranksAre;
   std::function<Result<std::unique_ptr<Endpoint>>(Exchange&, const TransportOptions&)> connect;
+  // Bytes and news of ranks take a moment: there is no shared memory between some.
+  bool travels = false;
 };
 
 inline void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
+
+inline NetworkOptions networkOptions(const TransportOptions& options) {
+  NetworkOptions network{{options.slotBytes, options.slots}, {}, "", Deadline::afterMs(kTestLimitMs / 2)};
+  return network;
+}
+
+// Every rank is a node of its own.
+inline Result<std::unique_ptr<Endpoint>> connectOver(const FabricCandidate& fabric, Exchange& exchange,
+                                                     const TransportOptions& options) {
+  NetworkOptions network = networkOptions(options);
+  for (int rank = 0; rank < exchange.size(); ++rank) {
+    if (rank != exchange.rank()) {
+      network.peers.push_back(rank);
+    }
+  }
+  Result<std::unique_ptr<NetworkEndpoint>> made = connectNetwork(exchange, kSecret, {fabric}, network);
+  if (!made) {
+    return made.error();
+  }
+  return std::unique_ptr<Endpoint>(std::move(*made));
+}
 
 inline std::vector<Transport> allTransports() {
   const auto shm = [](Exchange& exchange, const TransportOptions& options) {
@@ -45,7 +70,20 @@ inline std::vector<Transport> allTransports() {
                       ShmOptions{options.slotBytes, options.slots, options.directRead,
                                  Deadline::afterMs(kTestLimitMs / 2)});
   };
-  return {{"shm_threads", RanksAre::Threads, shm}, {"shm_processes", RanksAre::Processes, shm}};
+  const auto network = [](Exchange& exchange, const TransportOptions& options) {
+    return connectOver({"loopback", openLoopback}, exchange, options);
+  };
+  return {{"shm_threads", RanksAre::Threads, shm},
+          {"shm_processes", RanksAre::Processes, shm},
+          {"network_threads", RanksAre::Threads, network, true},
+          {"network_processes", RanksAre::Processes, network, true}};
+}
+
+// Between nodes nothing is read in place.
+inline std::vector<Transport> transportsWithReferences() {
+  std::vector<Transport> rows = allTransports();
+  std::erase_if(rows, [](const Transport& row) { return row.travels; });
+  return rows;
 }
 
 // What a rank's body sees.
@@ -54,11 +92,21 @@ struct Rank {
   int size;
   Endpoint& endpoint;
   Exchange& exchange;
+  bool travels;
   Link& link(int peer) const { return endpoint.link(peer); }
   // All ranks meet here, without the transport.
   void meet() const { EXPECT_TRUE(exchange.allGather({})); }
 };
 using RankBody = std::function<void(const Rank&)>;
+
+// What an executor does at an operation's end. A rank with a fault leaves as it is.
+inline void settle(const Rank& self) {
+  const Deadline deadline = Deadline::afterMs(kTestLimitMs / 2);
+  while (!self.endpoint.faulted() && !self.endpoint.settled() && !deadline.passed()) {
+    self.endpoint.poll();
+  }
+  EXPECT_FALSE(deadline.passed()) << "the endpoint did not settle";
+}
 
 // Runs body(rank) on `size` connected ranks. Failures of EXPECT_* count wherever they happen.
 inline void runRanks(const Transport& transport, int size, const TransportOptions& options,
@@ -68,7 +116,9 @@ inline void runRanks(const Transport& transport, int size, const TransportOption
     BoardExchange exchange(board, rank);
     Result<std::unique_ptr<Endpoint>> endpoint = transport.connect(exchange, options);
     ASSERT_TRUE(endpoint) << endpoint.error().message;
-    body(Rank{rank, size, **endpoint, exchange});
+    const Rank self{rank, size, **endpoint, exchange, transport.travels};
+    body(self);
+    settle(self);
   };
   if (transport.ranksAre == RanksAre::Processes) {
     expectAllSucceeded(runProcesses(size, std::chrono::milliseconds(kTestLimitMs), [&](const Child& child) {
@@ -121,6 +171,11 @@ inline bool waitUntil(Endpoint& endpoint, int waitingForRank, const std::functio
     }
     endpoint.sleep(token, 20000);
   }
+}
+
+// What is true at once where ranks share memory, and soon where it travels.
+inline bool holds(const Rank& self, const std::function<bool()>& condition) {
+  return self.travels ? waitUntil(self.endpoint, -1, condition) : condition();
 }
 
 // A suite over all transports: `TEST_P(Suite, ...) { run(size, options, body); }`.

@@ -1,0 +1,250 @@
+#include "transports/network/endpoint.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <ctime>
+
+namespace peal::network {
+namespace {
+
+// No sleep is longer: a peer's host may vanish without an event.
+constexpr int64_t kMaxSleepUs = 100000;
+// With a fabric that cannot wake us.
+constexpr int64_t kBlindSleepUs = 100;
+// A link that fails because its peer died or left is better explained by the control connection, which may
+// tell a moment later.
+constexpr int kPatienceMs = 500;
+
+}  // namespace
+
+Network::Network(int rank, int size, const NetworkOptions& options, std::unique_ptr<Bell> bell,
+                 std::unique_ptr<Mesh> mesh, std::unique_ptr<Fabric> fabric)
+    : rank_(rank),
+      pid_(getpid()),
+      peers_(options.peers),
+      slotBytes_(options.fabric.slotBytes),
+      bell_(std::move(bell)),
+      mesh_(std::move(mesh)),
+      fabric_(std::move(fabric)),
+      links_(static_cast<size_t>(size)),
+      departures_(static_cast<size_t>(size)),
+      complete_(static_cast<size_t>(size)) {
+  for (const int peer : peers_) {
+    links_[static_cast<size_t>(peer)] = std::make_unique<CountedLink>(fabric_->link(peer));
+  }
+  if (peers_.empty()) {
+    alone_.resize(slotBytes_);
+  }
+  watchForks(*this);
+}
+
+Network::~Network() {
+  unwatchForks(*this);
+  if (getpid() != pid_) {
+    // A forked child must not speak for its parent, nor undo what the two share.
+    static_cast<void>(fabric_.release());
+    return;
+  }
+  if (fault_.raised()) {
+    farewell(fault_.culpritRank(), fault_.error().message);
+  } else {
+    farewell(-1, "");
+  }
+}
+
+void Network::inForkedChild() noexcept {
+  mesh_->closeInChild();
+  bell_->closeInChild();
+  inChild_.store(true, std::memory_order_relaxed);
+}
+
+// ---- the same bytes to all: written into the first link's slot and copied to the others' ----
+
+std::byte* Network::tryStageAll(size_t bytes) {
+  std::byte* first = peers_.empty() ? alone_.data() : nullptr;
+  for (const int peer : peers_) {
+    std::byte* const slot = counted(peer).tryStage(bytes);
+    if (slot == nullptr) {
+      return nullptr;
+    }
+    first = first == nullptr ? slot : first;
+  }
+  return first;
+}
+
+void Network::postAll(size_t bytes, const Digest& digest) {
+  if (peers_.empty()) {
+    return;
+  }
+  CountedLink& first = counted(peers_.front());
+  const std::byte* const written = first.tryStage(bytes);
+  for (size_t i = 1; i < peers_.size(); ++i) {
+    CountedLink& other = counted(peers_[i]);
+    if (bytes > 0) {
+      std::memcpy(other.tryStage(bytes), written, bytes);
+    }
+    other.post(bytes, digest);
+  }
+  first.post(bytes, digest);
+}
+
+// ---- progress and health ----
+
+void Network::poll() {
+  fabric_->poll();
+  if (mesh_->haveMail()) {
+    for (const Mail& mail : mesh_->takeMail()) {
+      fabric_->onControl(mail.peerRank, mail.message);
+    }
+  }
+}
+
+bool Network::fabricSuspect() const {
+  const std::optional<FabricFault>& fault = fabric_->fault();
+  return fault && (fault->peerRank < 0 || fault->peerRank != excused_);
+}
+
+Result<void> Network::progress(int waitingForRank) {
+  if (getpid() != pid_) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("rank {} belongs to process {}; its forked child {} cannot use the communicator. "
+                    "Make one after the fork.",
+                    rank_, pid_, getpid())};
+  }
+  if (!fault_.raised()) {
+    poll();
+    if (const uint32_t news = mesh_->news(); news != newsSeen_) {
+      newsSeen_ = news;
+      departures_ = mesh_->departures();
+    }
+    judge(waitingForRank);
+  }
+  return fault_.raised() ? Result<void>{fault_.error()} : Result<void>{};
+}
+
+// The dead first: they are the cause of what others say. Then those that left because of a fault, then links
+// that fail by themselves.
+void Network::judge(int waitingForRank) {
+  for (const int peer : peers_) {
+    if (const Departure& gone = departure(peer); gone.ended && !gone.farewell) {
+      fault_.raise(peer, {pealRemoteError,
+                          fmt::format("rank {} died: its control connection ended without a farewell{}{}.",
+                                      peer, gone.how.empty() ? "" : ": ", gone.how)});
+    }
+  }
+  for (const int peer : peers_) {
+    const Departure& gone = departure(peer);
+    if (!gone.farewell || gone.farewell->culpritRank < 0) {
+      continue;
+    }
+    const int culprit = gone.farewell->culpritRank;
+    const std::string cause = culprit == rank_  ? fmt::format("this rank ({})", rank_)
+                              : culprit == peer ? std::string("itself")
+                                                : fmt::format("rank {}", culprit);
+    fault_.raise(culprit, {pealRemoteError, fmt::format("rank {} left because of {}: {}", peer, cause,
+                                                        gone.farewell->reason)});
+  }
+  judgeFabric();
+  for (const int peer : peers_) {
+    if (leftInNeed(peer, waitingForRank)) {
+      fault_.raise(peer, {pealRemoteError,
+                          fmt::format("rank {} left the communicator in good order while rank {} still waits "
+                                      "for it. Do all ranks make the same calls?",
+                                      peer, rank_)});
+    }
+  }
+}
+
+void Network::judgeFabric() {
+  if (!fabricSuspect()) {
+    return;
+  }
+  const FabricFault& fault = *fabric_->fault();
+  if (fault.peerRank >= 0 && departure(fault.peerRank).farewell) {
+    excused_ = fault.peerRank;
+    return;
+  }
+  if (!patience_) {
+    patience_ = Deadline::afterMs(fault.peerRank >= 0 ? kPatienceMs : 0);
+  }
+  if (patience_->passed()) {
+    fault_.raise(fault.peerRank >= 0 ? fault.peerRank : rank_, fault.error);
+  }
+}
+
+// Whether that peer left in good order although the caller still needs it. Its farewell says how many
+// messages it posted and released; those that are still on their way come. A caller that has looked at the
+// link since all had come, and waits still, waits in vain.
+bool Network::leftInNeed(int peerRank, int waitingForRank) {
+  const std::optional<Farewell>& farewell = departure(peerRank).farewell;
+  if (!farewell) {
+    return false;
+  }
+  CountedLink& link = counted(peerRank);
+  const bool unreleased = link.sent() > farewell->released;
+  if (unreleased && (waitingForRank == -1 || waitingForRank == peerRank)) {
+    return true;
+  }
+  // Its link has failed since: what has not come by now does not come.
+  const bool cut = excused_ == peerRank;
+  const bool allTaken = link.taken() >= farewell->posted;
+  const auto index = static_cast<size_t>(peerRank);
+  const bool wasComplete = complete_[index];
+  Arrival arrival;
+  complete_[index] = (allTaken && (cut || link.released(link.sent()))) || (cut && !link.tryReceive(arrival));
+  return wasComplete && complete_[index] && waitingForRank == peerRank;
+}
+
+PeerState Network::peerState(int peerRank) {
+  return peerRank == rank_ ? mesh_->ownState() : mesh_->peerState(peerRank);
+}
+
+// ---- sleeping ----
+
+uint32_t Network::prepareSleep() {
+  const uint32_t token = bell_->count();
+  pending_ = !fabric_->arm() || mesh_->haveMail();
+  if (elsewhere_ && !pending_) {
+    mesh_->watch(fabric_->eventDescriptor());
+  }
+  return token;
+}
+
+void Network::sleep(uint32_t token, int64_t us) {
+  if (pending_ || bell_->count() != token) {
+    return;
+  }
+  const int wire = fabric_->eventDescriptor();
+  const int64_t longest = wire >= 0 ? kMaxSleepUs : kBlindSleepUs;
+  us = std::clamp<int64_t>(us, 0, longest);
+  const timespec limit{us / 1000000, us % 1000000 * 1000};
+  std::array<pollfd, 2> entries{{{bell_->descriptor(), POLLIN, 0}, {wire, POLLIN, 0}}};
+  if (ppoll(entries.data(), entries.size(), &limit, nullptr) > 0 && entries[0].revents != 0) {
+    bell_->quiet();
+  }
+}
+
+bool Network::sleepElsewhere(std::function<void()> wake) {
+  bell_->alsoCall(std::move(wake));
+  elsewhere_ = fabric_->eventDescriptor() >= 0;
+  return elsewhere_;
+}
+
+// ---- leaving ----
+
+void Network::farewell(int culpritRank, const std::string& reason) {
+  if (farewellSaid_.exchange(true)) {
+    return;
+  }
+  mesh_->farewell(culpritRank, reason, [this](int peer) {
+    return Farewell{-1, counted(peer).sent(), counted(peer).taken(), {}};
+  });
+}
+
+}  // namespace peal::network

@@ -1,0 +1,52 @@
+// A fabric's link, with counts of what went through: how a farewell says what is still on its way.
+//
+// Owned by the network endpoint.
+#pragma once
+#include <atomic>
+
+#include "transports/transport.h"
+
+namespace peal::network {
+
+class CountedLink final : public Link {
+ public:
+  explicit CountedLink(Link& inner) : inner_(inner) {}
+
+  std::byte* tryStage(size_t bytes) override { return inner_.tryStage(bytes); }
+  void post(size_t bytes, const Digest& digest) override {
+    inner_.post(bytes, digest);
+    raise(sent_);
+  }
+  bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override {
+    if (!inner_.tryPostReference(data, bytes, digest)) {
+      return false;
+    }
+    raise(sent_);
+    return true;
+  }
+  bool canReference(const std::byte* data, size_t bytes) override { return inner_.canReference(data, bytes); }
+  bool drained() override { return inner_.drained(); }
+  uint64_t posted() const override { return inner_.posted(); }
+  bool released(uint64_t count) override { return inner_.released(count); }
+  bool tryReceive(Arrival& arrival) override { return inner_.tryReceive(arrival); }
+  void release() override {
+    inner_.release();
+    raise(taken_);
+  }
+
+  // From any thread: a farewell may be said while an operation runs.
+  uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+  uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
+
+ private:
+  // Only the endpoint's user writes: no read-modify-write needed.
+  static void raise(std::atomic<uint64_t>& count) {
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  Link& inner_;
+  std::atomic<uint64_t> sent_{0};
+  std::atomic<uint64_t> taken_{0};
+};
+
+}  // namespace peal::network
