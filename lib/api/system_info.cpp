@@ -1,5 +1,5 @@
 // System information: says what is known, and of what is not built in exactly that. Tries what shared memory
-// needs, and asks the CUDA runtime for devices; nothing else is probed.
+// needs, asks the CUDA runtime for devices and UCX for its transports; nothing else is probed.
 #include "lib/api/system_info.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include "lib/executor/device_executor.h"
 #include "peal/peal.h"
 #include "transports/shm/shm.h"
+#include "transports/ucx/ucx.h"
 
 namespace peal {
 namespace {
@@ -103,6 +104,7 @@ std::string systemInfoJson() {
     knobs += (knobs.empty() ? "" : ",\n    ") + knobJson(info, table);
   }
   const ShmSupport shm = probeShm();
+  const UcxSupport ucx = probeUcx();
   const DeviceSupport devices = probeDevices();
   std::string json;
   const auto out = std::back_inserter(json);
@@ -115,7 +117,7 @@ std::string systemInfoJson() {
   fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
                  partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
                  partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))),
-                 partJson("verbs", false, kNotBuilt), partJson("ucx", false, kNotBuilt));
+                 partJson("verbs", false, kNotBuilt), partJson("ucx", ucx.available, utf8(ucx.reason)));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
                  table ? "null" : quoted(utf8(table.error().message)), knobs);
   return json;
