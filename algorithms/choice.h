@@ -6,8 +6,11 @@
 
 namespace peal {
 
-// ring.h, or direct.h with one or two shots. The value travels in the digest of every message.
-enum class Algorithm : uint8_t { Ring, OneShot, TwoShot };
+// ring.h; direct.h with one or two shots; hierarchical.h; tree.h. The value travels in the digest of every
+// message.
+enum class Algorithm : uint8_t { Ring, OneShot, TwoShot, Hierarchical, Tree };
+
+constexpr int kAlgorithmFamilies = 5;
 
 // How a GPU's kernels hand a message over. Simple: the bytes, then a count. LL: 4 bytes of data and 4 of
 // flag. LL128: 120 bytes of data and 8 of flag.
@@ -18,6 +21,7 @@ struct Choice {
   size_t chunkBytes = 0;  // the most bytes of one message
   Protocol protocol = Protocol::Simple;
   int channels = 1;  // blocks that share the work; 1 on the host
+  int ahead = 0;     // rounds that earlier stages run ahead (pipeline.h)
 };
 
 }  // namespace peal

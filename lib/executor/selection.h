@@ -6,6 +6,7 @@
 #include "algorithms/choice.h"
 #include "algorithms/direct.h"
 #include "algorithms/ring.h"
+#include "algorithms/tree.h"
 #include "peal/peal.h"
 
 namespace peal {
@@ -23,11 +24,12 @@ PEAL_HD constexpr Blocks blocksOf(int kind, Algorithm algorithm, size_t count, c
     return starts == nullptr ? Blocks{count * static_cast<size_t>(size), size, nullptr}
                              : Blocks{starts[size], size, starts};
   }
-  const bool perRank = kind == pealStatAllReduce && algorithm != Algorithm::OneShot;
+  const bool whole = algorithm == Algorithm::OneShot || algorithm == Algorithm::Tree;
+  const bool perRank = kind == pealStatAllReduce && !whole;
   return {count, perRank ? size : 1, nullptr};
 }
 
-// kind: pealStatAllReduce .. pealStatBarrier, without send and recv.
+// Flat algorithms. kind: pealStatAllReduce .. pealStatBarrier, without send and recv.
 template <Port P>
 PEAL_HD void runRound(P& port, int kind, Algorithm algorithm, int root, const Round& round) {
   const bool ring = algorithm == Algorithm::Ring;
@@ -51,6 +53,60 @@ PEAL_HD void runRound(P& port, int kind, Algorithm algorithm, int root, const Ro
       return ring ? ringReduce(port, round, root) : directReduce(port, round, root);
     default:  // a barrier is an all-reduce of nothing: no rank passes before all have sent
       return oneShotAllReduce(port, round);
+  }
+}
+
+// Of a round (pipeline.h). Hierarchical algorithms are the direct ones where there is only one node.
+constexpr int stagesOf(int kind, Algorithm algorithm, const Grouping* nodes) {
+  if (algorithm != Algorithm::Hierarchical || nodes == nullptr) {
+    return 1;
+  }
+  return kind == pealStatAllReduce       ? kHierarchicalAllReduceStages
+         : kind == pealStatReduceScatter ? kReduceScatterStages
+         : kind == pealStatAllGather     ? kAllGatherStages
+                                         : 1;
+}
+
+template <SumPort P>
+void runTree(P& port, int kind, int root, const Round& round, const Grouping& nodes) {
+  if (kind == pealStatBroadcast) {
+    treeBroadcast(port, round, root, nodes);
+  } else if (kind == pealStatReduce) {
+    treeReduce(port, round, root, nodes);
+  } else {  // all-reduce, and a barrier
+    doublingAllReduce(port, round, nodes);
+  }
+}
+
+template <SumPort P>
+void runHierarchical(P& port, int kind, int root, const Round& round, const Grouping& nodes, int stage) {
+  switch (kind) {
+    case pealStatAllReduce:
+      return hierarchicalAllReduce(port, round, nodes, stage);
+    case pealStatReduceScatter:
+      return hierarchicalReduceScatter(port, round, nodes, stage);
+    case pealStatAllGather:
+      return hierarchicalAllGather(port, round, nodes, stage);
+    case pealStatBroadcast:
+      return hierarchicalBroadcast(port, round, root, nodes);
+    case pealStatReduce:
+      return hierarchicalReduce(port, round, root, nodes);
+    default:
+      return doublingAllReduce(port, round, nodes);
+  }
+}
+
+// Any algorithm, on ports that know sums of chosen terms. nodes: nullptr for one node. Trees run flat there;
+// reduce-scatter and all-gather have none.
+template <SumPort P>
+void runStage(P& port, int kind, Algorithm algorithm, int root, const Round& round, const Grouping* nodes,
+              int stage) {
+  if (algorithm == Algorithm::Tree && !isScattered(kind)) {
+    runTree(port, kind, root, round, nodes != nullptr ? *nodes : Grouping::apart(port.size()));
+  } else if (algorithm == Algorithm::Hierarchical && nodes != nullptr) {
+    runHierarchical(port, kind, root, round, *nodes, stage);
+  } else {
+    runRound(port, kind, algorithm == Algorithm::Hierarchical ? Algorithm::TwoShot : algorithm, root, round);
   }
 }
 

@@ -53,6 +53,7 @@ Result<Protocol> protocolFor(const DeviceQuestion& question, size_t bytes) {
 Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   TunerQuestion call = question.call;
   call.oneShotMostBytes = kOneShotMostBytes;
+  call.flatOnly = true;
   Result<Choice> choice = choose(call);
   if (!choice) {
     return choice.error();

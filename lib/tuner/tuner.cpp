@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+
+#include "lib/tuner/predict.h"
 
 namespace peal {
 namespace {
@@ -11,58 +14,172 @@ namespace {
 // first wins while a meeting costs more than the extra bytes.
 constexpr size_t kOneShotMostBytes = 32768;
 
+// Running further ahead than this hides no more: the network then holds several messages of every rank.
+constexpr int kMostAhead = 3;
+// Chunks are tried from a slot down to this.
+constexpr size_t kLeastChunkBytes = 8192;
+
+constexpr std::array<Algorithm, kAlgorithmFamilies> kFamilies{
+    Algorithm::Hierarchical, Algorithm::Tree, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::Ring};
+
 bool reduces(int kind) {
   return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
 }
 
+bool severalNodes(const TunerQuestion& question) {
+  return question.nodes != nullptr && question.nodes->nodes > 1;
+}
+
 bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
   switch (algorithm) {
-    case Algorithm::Ring:
-      // A ring adds in ring order, starting behind the owner: not the rank order that was asked for.
-      return !(question.deterministic && reduces(question.kind));
     case Algorithm::OneShot:
     case Algorithm::TwoShot:
       return true;
+    case Algorithm::Ring:
+      break;
+    case Algorithm::Hierarchical:
+    case Algorithm::Tree:
+      if (question.flatOnly) {
+        return false;
+      }
+      break;
   }
-  return false;
+  // These add in an order of their own: not the rank order that was asked for.
+  return !(question.deterministic && reduces(question.kind));
+}
+
+// Only all-reduce has two shots, a barrier has no ring, reduce-scatter and all-gather have no tree; and on
+// one node hierarchical algorithms are the direct ones. The direct form stands for the missing one.
+Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
+  const int kind = question.kind;
+  const bool allReduce = kind == pealStatAllReduce;
+  switch (algorithm) {
+    case Algorithm::Hierarchical:
+      if (kind == pealStatBarrier) {
+        return severalNodes(question) ? Algorithm::Tree : Algorithm::OneShot;
+      }
+      return severalNodes(question) ? algorithm : allReduce ? Algorithm::TwoShot : Algorithm::OneShot;
+    case Algorithm::Tree:
+      return kind == pealStatReduceScatter || kind == pealStatAllGather ? Algorithm::OneShot : algorithm;
+    case Algorithm::TwoShot:
+      return allReduce ? algorithm : Algorithm::OneShot;
+    case Algorithm::Ring:
+      return kind == pealStatBarrier ? Algorithm::OneShot : algorithm;
+    case Algorithm::OneShot:
+      break;
+  }
+  return algorithm;
+}
+
+// As far ahead as the slots allow (cost.h: traitsOf).
+int aheadOf(Algorithm algorithm, const TunerQuestion& question) {
+  if (algorithm != Algorithm::Hierarchical) {
+    return 0;
+  }
+  const int spare = question.slots - 1;
+  return std::clamp(question.kind == pealStatAllReduce ? spare / 2 : spare, 0, kMostAhead);
+}
+
+Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {
+  Choice choice;
+  choice.algorithm = algorithm;
+  choice.chunkBytes = question.slotBytes;
+  choice.ahead = aheadOf(algorithm, question);
+  return choice;
+}
+
+Algorithm byThreshold(const TunerQuestion& question) {
+  const size_t most = (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
+                      static_cast<size_t>(question.size);
+  return question.kind == pealStatAllReduce && question.bytes > most ? Algorithm::TwoShot
+                                                                     : Algorithm::OneShot;
 }
 
 }  // namespace
 
 const char* algorithmName(Algorithm algorithm) {
-  constexpr std::array<const char*, 3> kNames{"ring", "one_shot", "two_shot"};
+  constexpr std::array<const char*, kAlgorithmFamilies> kNames{"ring", "one_shot", "two_shot", "hierarchical",
+                                                               "tree"};
   return kNames[static_cast<size_t>(algorithm)];
 }
 
+std::vector<Candidate> candidates(const TunerQuestion& question) {
+  // Without several nodes every rank's links are inside its one node.
+  std::vector<int> table(groupingTableSize(static_cast<size_t>(question.size)));
+  const Grouping one = groupRanks(std::vector<int>(static_cast<size_t>(question.size), 0), table);
+  const Grouping& nodes = severalNodes(question) ? *question.nodes : one;
+  std::vector<Candidate> found;
+  for (const Algorithm family : kFamilies) {
+    if (!isLegal(family, question) || standIn(family, question) != family) {
+      continue;
+    }
+    const AlgorithmId id = algorithmOf(question.kind, family, severalNodes(question));
+    const bool flatTree = family == Algorithm::Tree && !severalNodes(question);
+    Candidate best;
+    best.text = traitsOf(id, nodes).name;
+    best.choice = choiceOf(family, question);
+    const size_t least = std::min(question.slotBytes, kLeastChunkBytes);
+    for (size_t chunk = question.slotBytes; chunk >= least && chunk > 0; chunk /= 2) {
+      Choice choice = best.choice;
+      choice.chunkBytes = chunk;
+      LinkTable links = *question.links;
+      if (flatTree) {
+        links.between = links.inside;  // every rank speaks for itself
+      }
+      const double us =
+          predictUs(id, choice, flatTree ? Grouping::apart(question.size) : nodes, question.bytes, links);
+      if (chunk == question.slotBytes || us < best.us) {
+        best.us = us;
+        best.choice = choice;
+      }
+    }
+    found.push_back(best);
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  return found;
+}
+
+std::string reasonFor(const TunerQuestion& question, const Choice& choice,
+                      const std::vector<Candidate>& all) {
+  if (!severalNodes(question)) {
+    return fmt::format(
+        "on one node the tuner goes by size: {} up to {} bytes of an all-reduce, two_shot above; predictions "
+        "are not asked",
+        algorithmName(Algorithm::OneShot),
+        (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
+            static_cast<size_t>(question.size));
+  }
+  if (all.size() < 2) {
+    return fmt::format("{} is the only legal algorithm", algorithmName(choice.algorithm));
+  }
+  return fmt::format("{} is predicted to be {:.2f} times as fast as the next, {}",
+                     algorithmName(all[0].choice.algorithm), all[1].us / std::max(all[0].us, 1e-9),
+                     algorithmName(all[1].choice.algorithm));
+}
+
 Result<Choice> choose(const TunerQuestion& question) {
-  Choice choice;
-  choice.chunkBytes = question.slotBytes;
   if (question.forced == "auto") {
-    const size_t most = (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
-                        static_cast<size_t>(question.size);
-    const bool large = question.kind == pealStatAllReduce && question.bytes > most;
-    choice.algorithm = large ? Algorithm::TwoShot : Algorithm::OneShot;
-    return choice;
+    if (severalNodes(question) && !question.flatOnly && question.links != nullptr) {
+      return candidates(question).front().choice;
+    }
+    return choiceOf(byThreshold(question), question);
   }
   std::string legal;
-  for (const Algorithm algorithm : {Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot}) {
+  for (const Algorithm algorithm : kFamilies) {
     if (!isLegal(algorithm, question)) {
       continue;
     }
     if (question.forced == algorithmName(algorithm)) {
-      // Only all-reduce has two shots, and a barrier has no ring: the direct form stands for the missing one.
-      const bool missing = question.kind == pealStatBarrier ||
-                           (algorithm == Algorithm::TwoShot && question.kind != pealStatAllReduce);
-      choice.algorithm = missing ? Algorithm::OneShot : algorithm;
-      return choice;
+      return choiceOf(standIn(algorithm, question), question);
     }
     legal += fmt::format("{}{}", legal.empty() ? "" : ", ", algorithmName(algorithm));
   }
-  return Error{
-      pealInvalidUsage,
-      fmt::format("PEAL_ALGO={} is not legal for this operation{}; legal are: {}. Unset PEAL_ALGO to let "
-                  "the tuner choose.",
-                  question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
+  return Error{pealInvalidUsage,
+               fmt::format("PEAL_ALGO={} is not legal for this operation{}{}; legal are: {}. Unset PEAL_ALGO "
+                           "to let the tuner choose.",
+                           question.forced, question.flatOnly ? " on a GPU" : "",
+                           question.deterministic ? " with the deterministic option" : "", legal)};
 }
 
 }  // namespace peal

@@ -1,13 +1,19 @@
 // The tuner: which algorithm an operation runs and in chunks of what size; on a GPU also the protocol and the
 // number of channels. Depends only on facts that are the same on every rank, so all ranks choose alike; the
 // digest carries the choice and would expose a difference.
+//
+// On one node by size alone. On several nodes it predicts how long every legal algorithm takes, with the
+// costs of both classes of links (links.h), and takes the quickest.
 #pragma once
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "algorithms/choice.h"
+#include "algorithms/grouping.h"
 #include "lib/base/result.h"
+#include "lib/tuner/links.h"
 
 namespace peal {
 
@@ -21,10 +27,26 @@ struct TunerQuestion {
   size_t slotBytes = 0;
   std::string_view forced = "auto";  // PEAL_ALGO
   size_t oneShotMostBytes = 0;       // of the array, times the ranks; 0: as on the host
+  const Grouping* nodes = nullptr;   // nullptr: one node
+  int slots = 2;                     // of a link
+  const LinkTable* links = nullptr;  // where there are several nodes
+  bool flatOnly = false;             // GPU kernels run flat algorithms only
 };
 
 // An illegal forced algorithm is an error that lists the legal ones.
 Result<Choice> choose(const TunerQuestion& question);
+
+// A legal algorithm with its best chunk size, and how long it would take.
+struct Candidate {
+  Choice choice;
+  const char* text = "";  // the algorithm's function
+  double us = 0;
+};
+// All legal algorithms that differ for this collective, the quickest first. links must be given. What `auto`
+// chooses on several nodes is the first.
+std::vector<Candidate> candidates(const TunerQuestion& question);
+// Why `choice` is what auto takes, in a sentence; all: what candidates() said.
+std::string reasonFor(const TunerQuestion& question, const Choice& choice, const std::vector<Candidate>& all);
 
 // The same on a GPU. call.slotBytes is the payload of a Simple message.
 struct DeviceQuestion {

@@ -1,6 +1,7 @@
 // Runs a collective: cuts the array into rounds and plays the chosen algorithm over the host port.
 #include <algorithm>
 
+#include "algorithms/pipeline.h"
 #include "lib/executor/host/host_port.h"
 #include "lib/executor/host/operation.h"
 #include "lib/executor/selection.h"
@@ -46,12 +47,15 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);
   }
-  Round round{blocks, 0, std::max<size_t>(1, call.choice.chunkBytes / elementBytes(call.type))};
-  const size_t longest = blocks.longest();
-  do {  // also once for an empty array: its digest is compared too
-    runRound(port, call.kind, call.choice.algorithm, call.root, round);
-    round.begin += round.chunkCount;
-  } while (round.begin < longest);
+  const size_t chunkCount = std::max<size_t>(1, call.choice.chunkBytes / elementBytes(call.type));
+  // One also for an empty array: its digest is compared too.
+  const size_t rounds = std::max<size_t>(1, (blocks.longest() + chunkCount - 1) / chunkCount);
+  const Choice& choice = call.choice;
+  runStages(rounds, stagesOf(call.kind, choice.algorithm, context.grouping), choice.ahead,
+            [&](int stage, size_t round) {
+              runStage(port, call.kind, choice.algorithm, call.root,
+                       Round{blocks, round * chunkCount, chunkCount}, context.grouping, stage);
+            });
   std::optional<Fault> fault = port.finish();
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, false);

@@ -11,7 +11,7 @@ constexpr size_t kReferenceLeastBytes = 4096;
 
 }  // namespace
 
-static_assert(Port<HostPort>);
+static_assert(SumPort<HostPort>);
 
 HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
                    const HostBuffers& buffers, ReferenceAll referenceAll, Store store)

@@ -45,6 +45,13 @@ class HostPort {
   void sendOutAll(Chunk c);
   void recvReduceAll(Chunk c);
 
+  void hold(int from, Chunk c);
+  void holdIn(Chunk c);
+  void holdOut(Chunk c);
+  void sumSend(int to, Chunk c);
+  void sumKeep(Chunk c);
+  void sumCopy(Chunk c);
+
   // Waits until no peer reads this rank's buffers any more. The last thing of an operation.
   void drain();
   // The operation's fault, if any. Ends the port's use.
@@ -69,6 +76,8 @@ class HostPort {
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
   void produce(std::byte* to, Chunk c, From from);
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* first, std::byte* second, Finish finish);
+  void holdTerm(const std::byte* data, int from);
+  void sumTerms(Chunk c, std::byte* to, Finish finish);
 
   HostContext& context_;
   Digest digest_;
@@ -79,6 +88,9 @@ class HostPort {
   HostBuffers buffers_;
   bool referenceAll_;
   Store store_;
+  // The terms of the next sum: in context_.sources and holders, in this order.
+  size_t terms_ = 0;
+  int rawTerm_ = -1;  // which is own input
 };
 
 }  // namespace peal

@@ -40,6 +40,7 @@ struct HostContext {
   // Scratch of the ports, so that no call allocates: one entry per rank.
   std::vector<Arrival> arrivals;
   std::vector<const void*> sources;
+  std::vector<int> holders;  // of the sources of a sum: whose message each is; this rank: own data
   // References of the running operation that a peer may still be reading, per peer: see HostPort.
   struct Reference {
     const std::byte* begin = nullptr;

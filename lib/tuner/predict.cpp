@@ -1,0 +1,153 @@
+#include "lib/tuner/predict.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "peal/peal.h"
+
+namespace peal {
+namespace {
+
+// The most that one rank or one node sends (or receives, where that is more), in bytes and messages.
+struct Load {
+  double insideBytes = 0;      // of a rank, in all rounds
+  double insideMessages = 0;   // of a rank, in one round
+  double betweenBytes = 0;     // of a node, in all rounds
+  double betweenMessages = 0;  // of a rank, in one round
+};
+
+Load loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes) {
+  Load load;
+  std::vector<double> leaving(static_cast<size_t>(nodes.nodes), 0);
+  double all = 0;
+  for (int rank = 0; rank < nodes.ranks; ++rank) {
+    const LinkTraffic sent = trafficOf(algorithm, blocks, nodes, rank, 0);
+    load.insideBytes = std::max(load.insideBytes, static_cast<double>(sent.inside.elements));
+    load.insideMessages = std::max(load.insideMessages, static_cast<double>(sent.inside.messages));
+    load.betweenMessages = std::max(load.betweenMessages, static_cast<double>(sent.between.messages));
+    double& node = leaving[static_cast<size_t>(nodes.node(rank))];
+    node += static_cast<double>(sent.between.elements);
+    load.betweenBytes = std::max(load.betweenBytes, node);
+    all += static_cast<double>(sent.between.elements);
+  }
+  if (algorithm == AlgorithmId::DirectReduce) {  // all of it enters the root's node
+    load.betweenBytes = all;
+  } else if (algorithm ==
+             AlgorithmId::TreeReduce) {  // as much enters the root's node as leaves it in a broadcast
+    load.betweenBytes = loadOf(AlgorithmId::TreeBroadcast, blocks, nodes).betweenBytes;
+  }
+  return load;
+}
+
+// How many of the steps cross from node to node.
+double stepsBetween(AlgorithmId algorithm, const Grouping& nodes, int steps) {
+  if (nodes.nodes == 1) {
+    return 0;
+  }
+  const int power = powerBelow(nodes.nodes);
+  int crossings = 0;  // of the ring
+  for (int rank = 0; rank < nodes.ranks; ++rank) {
+    crossings += nodes.sameNode(rank, (rank + 1) % nodes.ranks) ? 0 : 1;
+  }
+  switch (algorithm) {
+    case AlgorithmId::RingAllReduce:
+    case AlgorithmId::RingReduceScatter:
+    case AlgorithmId::RingAllGather:
+    case AlgorithmId::RingBroadcast:
+    case AlgorithmId::RingReduce:
+      return static_cast<double>(steps) * crossings / nodes.ranks;
+    case AlgorithmId::HierarchicalAllReduce:
+      return 2;
+    case AlgorithmId::HierarchicalReduceScatter:
+    case AlgorithmId::HierarchicalAllGather:
+      return 1;
+    case AlgorithmId::HierarchicalBroadcast:
+    case AlgorithmId::HierarchicalReduce:
+      return nodes.nodes - 1;
+    case AlgorithmId::DoublingAllReduce:
+      return logBelow(nodes.nodes) + (nodes.nodes > power ? 1 : 0);
+    case AlgorithmId::TreeBroadcast:
+    case AlgorithmId::TreeReduce:
+      return logBelow(nodes.nodes);
+    default:
+      return steps;
+  }
+}
+
+// Whether a rank waits in every round for what it sent in this round to come back through others. Elsewhere
+// rounds follow each other through the links' slots, and latencies count once.
+bool stallsEveryRound(AlgorithmId algorithm, int ahead) {
+  switch (algorithm) {
+    case AlgorithmId::RingAllReduce:
+    case AlgorithmId::RingReduceScatter:
+    case AlgorithmId::RingAllGather:
+    case AlgorithmId::OneShotAllReduce:
+    case AlgorithmId::TwoShotAllReduce:
+    case AlgorithmId::DoublingAllReduce:
+      return true;
+    case AlgorithmId::HierarchicalAllReduce:
+    case AlgorithmId::HierarchicalReduceScatter:
+    case AlgorithmId::HierarchicalAllGather:
+      return ahead == 0;
+    default:
+      return false;
+  }
+}
+
+bool isChain(AlgorithmId algorithm) {
+  return algorithm == AlgorithmId::RingBroadcast || algorithm == AlgorithmId::RingReduce ||
+         algorithm == AlgorithmId::HierarchicalBroadcast || algorithm == AlgorithmId::HierarchicalReduce;
+}
+
+}  // namespace
+
+AlgorithmId algorithmOf(int kind, Algorithm family, bool severalNodes) {
+  using enum AlgorithmId;
+  const bool ring = family == Algorithm::Ring, tree = family == Algorithm::Tree;
+  const bool levels = family == Algorithm::Hierarchical && severalNodes;
+  switch (kind) {
+    case pealStatReduceScatter:
+      return ring ? RingReduceScatter : levels ? HierarchicalReduceScatter : DirectReduceScatter;
+    case pealStatAllGather:
+      return ring ? RingAllGather : levels ? HierarchicalAllGather : DirectAllGather;
+    case pealStatBroadcast:
+      return ring ? RingBroadcast : levels ? HierarchicalBroadcast : tree ? TreeBroadcast : DirectBroadcast;
+    case pealStatReduce:
+      return ring ? RingReduce : levels ? HierarchicalReduce : tree ? TreeReduce : DirectReduce;
+    case pealStatAllReduce:
+      if (ring || levels) {
+        return ring ? RingAllReduce : HierarchicalAllReduce;
+      }
+      return tree ? DoublingAllReduce : family == Algorithm::OneShot ? OneShotAllReduce : TwoShotAllReduce;
+    default:  // a barrier
+      return tree || levels ? DoublingAllReduce : OneShotAllReduce;
+  }
+}
+
+double predictUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes,
+                 const LinkTable& links) {
+  const AlgorithmTraits traits = traitsOf(algorithm, nodes, choice.ahead);
+  const Blocks blocks{bytes, traits.cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
+  const size_t chunk = std::max<size_t>(1, choice.chunkBytes);
+  const auto rounds = static_cast<double>(std::max<size_t>(1, (blocks.longest() + chunk - 1) / chunk));
+  const Load load = loadOf(algorithm, blocks, nodes);
+  const double acrossSteps = stepsBetween(algorithm, nodes, traits.steps);
+  const double latencyUs = acrossSteps * links.between.latencyUs +
+                           std::max(0.0, traits.steps - acrossSteps) * links.inside.latencyUs;
+  const double gapsUs = load.insideMessages * links.inside.gapUs + load.betweenMessages * links.between.gapUs;
+  const double insideUs = load.insideBytes * links.inside.usPerByte;
+  const double betweenUs = load.betweenBytes * links.between.usPerByte;
+  if (stallsEveryRound(algorithm, choice.ahead)) {
+    return rounds * (latencyUs + gapsUs) + insideUs + betweenUs;
+  }
+  // Inside and between overlap; the shorter one shows in the first round only.
+  double us =
+      latencyUs + rounds * gapsUs + std::max(insideUs, betweenUs) + std::min(insideUs, betweenUs) / rounds;
+  if (isChain(algorithm)) {  // every further hop passes the first message whole
+    const double perByte = nodes.nodes > 1 ? links.between.usPerByte : links.inside.usPerByte;
+    us += std::max(0, traits.steps - 1) * static_cast<double>(std::min(chunk, bytes)) * perByte;
+  }
+  return us;
+}
+
+}  // namespace peal

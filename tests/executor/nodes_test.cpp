@@ -1,0 +1,307 @@
+// Every collective by every algorithm on the host executor, in one process over shared memory, with a
+// grouping that pretends several nodes: right sums, in place and out of place, and the same bits on all ranks
+// and runs.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "lib/executor/host/operation.h"
+#include "tests/algorithms/shapes.h"
+#include "tests/support/exchange.h"
+#include "transports/shm/shm.h"
+
+namespace peal::test {
+namespace {
+
+constexpr std::array<uint8_t, 32> kSecret{3, 1, 4, 1, 5};
+
+struct Case {
+  int kind;
+  Algorithm algorithm;
+  pealDataType_t type;
+  pealRedOp_t op;
+  size_t count;  // of the array; scattered: about it
+  bool inPlace;
+  int root;
+  bool given;  // blocks of uneven sizes
+  int ahead;
+};
+
+std::string describeCase(const Case& test) {
+  return std::string(collectiveName(test.kind)) + " algorithm " +
+         std::to_string(static_cast<int>(test.algorithm)) + " " + typeName(test.type) + " " +
+         opName(test.op) + " count " + std::to_string(test.count) + (test.inPlace ? " in place" : "") +
+         " root " + std::to_string(test.root) + (test.given ? " given blocks" : "") + " ahead " +
+         std::to_string(test.ahead);
+}
+
+bool reduces(int kind) {
+  return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
+}
+bool scatters(int kind) { return kind == pealStatReduceScatter || kind == pealStatAllGather; }
+
+// Small whole numbers: sums of them are exact in every type, whatever the order.
+float valueOf(int rank, size_t at) { return static_cast<float>((rank * 5 + static_cast<int>(at % 7)) % 9); }
+
+void store(pealDataType_t type, float value, std::byte* to) {
+  if (type == pealInt64) {
+    const auto whole = static_cast<int64_t>(value);
+    std::memcpy(to, &whole, sizeof whole);
+  } else {
+    fromFloat(type, value, to);
+  }
+}
+
+constexpr size_t kSlotBytes = 8192;
+bool isLarge(const Case& test) { return test.count >= 20000; }
+
+class Memory {
+ public:
+  Memory(size_t size, bool readable) : size_(size), own_(readable ? 0 : size) {
+    if (readable) {
+      EXPECT_EQ(pealMemAlloc(&readable_, size), pealSuccess) << pealGetLastError(nullptr);
+    }
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    if (readable_ != nullptr) {
+      EXPECT_EQ(pealMemFree(readable_), pealSuccess);
+    }
+  }
+  std::span<std::byte> bytes() {
+    return {readable_ != nullptr ? static_cast<std::byte*>(readable_) : own_.data(), size_};
+  }
+
+ private:
+  size_t size_;
+  std::vector<std::byte> own_;
+  void* readable_ = nullptr;
+};
+
+// One rank of one placement, as its thread runs it.
+class Runner {
+ public:
+  Runner(const Grouping& nodes, int rank, Endpoint& endpoint) : nodes_(nodes), rank_(rank) {
+    const auto size = static_cast<size_t>(nodes.ranks);
+    context_.endpoint = &endpoint;
+    context_.rank = rank;
+    context_.size = nodes.ranks;
+    context_.grouping = &nodes_;
+    context_.timeoutMs = 30000;
+    context_.abort = &abort_;
+    context_.oversubscribed = true;
+    context_.name = "rank " + std::to_string(rank);
+    context_.arrivals.resize(size);
+    context_.sources.resize(size);
+    context_.holders.resize(size);
+    context_.references.resize(size);
+  }
+
+  // The array as the rank has it afterwards; element(i) gives element i of its input.
+  template <class Input>
+  std::vector<std::byte> run(const Case& test, Input&& element) {
+    Collective call;
+    call.kind = test.kind;
+    call.type = test.type;
+    call.op = {.kind = test.op, .ranks = nodes_.ranks};
+    call.hasOp = reduces(test.kind);
+    call.root = test.kind == pealStatBroadcast || test.kind == pealStatReduce ? test.root : -1;
+    call.choice = {
+        .algorithm = test.algorithm, .chunkBytes = isLarge(test) ? kSlotBytes : 1024, .ahead = test.ahead};
+    call.sequence = ++sequence_;
+    call.count = test.count;
+    const auto starts = startsOf(test);
+    if (scatters(test.kind)) {
+      call.starts = starts;
+      call.count = starts.back();
+    }
+    const size_t bytes = elementBytes(test.type), total = call.count;
+    const size_t begin = scatters(test.kind) ? starts[static_cast<size_t>(rank_)] : 0;
+    // Memory that peers can read in place for the large ones, so that references are sent.
+    Memory input(total * bytes, isLarge(test)), output(total * bytes, isLarge(test));
+    const std::span<std::byte> in = input.bytes(), out = output.bytes();
+    std::fill(out.begin(), out.end(), std::byte{0x5a});
+    for (size_t i = 0; i < total; ++i) {
+      store(test.type, element(i), in.data() + i * bytes);
+    }
+    if (test.inPlace) {
+      std::copy(in.begin(), in.end(), out.begin());
+    }
+    const std::byte* send = test.inPlace ? out.data() : in.data();
+    call.send = test.kind == pealStatAllGather ? send + begin * bytes : send;
+    call.recv = test.kind == pealStatReduceScatter ? out.data() + begin * bytes : out.data();
+    const std::optional<Fault> fault = runCollective(context_, call);
+    EXPECT_FALSE(fault.has_value()) << describeCase(test) << ": " << fault->error.message;
+    return {out.begin(), out.end()};
+  }
+
+  // Blocks of the array; without given ones as even as it gets.
+  std::vector<size_t> startsOf(const Case& test) const {
+    std::vector<size_t> starts{0};
+    for (int i = 0; i < nodes_.ranks; ++i) {
+      const auto k = static_cast<size_t>(i);
+      const size_t even = Blocks{test.count, nodes_.ranks, nullptr}.block(i).count;
+      starts.push_back(starts.back() + (test.given ? k % 3 * even + k : even));
+    }
+    return starts;
+  }
+
+  void expectRight(const Case& test) {
+    const std::vector<std::byte> got = run(test, [&](size_t i) { return valueOf(rank_, i); });
+    const std::vector<size_t> starts = startsOf(test);
+    const size_t bytes = elementBytes(test.type);
+    const bool has = test.kind != pealStatReduce || rank_ == test.root;
+    const size_t begin = test.kind == pealStatReduceScatter ? starts[static_cast<size_t>(rank_)] : 0;
+    const size_t end =
+        test.kind == pealStatReduceScatter ? starts[static_cast<size_t>(rank_) + 1] : got.size() / bytes;
+    size_t wrong = 0;
+    size_t owner = 0;
+    for (size_t i = begin; has && i < end; ++i) {
+      while (scatters(test.kind) && starts[owner + 1] <= i) {
+        ++owner;
+      }
+      std::array<std::byte, 8> want{};
+      store(test.type, expected(test, i, static_cast<int>(owner)), want.data());
+      wrong += std::memcmp(got.data() + i * bytes, want.data(), bytes) != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0u) << "of " << end - begin << " elements: rank " << rank_ << ", " << describeCase(test);
+  }
+
+ private:
+  float expected(const Case& test, size_t i, int owner) const {
+    if (!reduces(test.kind)) {
+      return valueOf(test.kind == pealStatAllGather ? owner : test.root, i);
+    }
+    float result = valueOf(0, i);
+    for (int rank = 1; rank < nodes_.ranks; ++rank) {
+      const float value = valueOf(rank, i);
+      result = test.op == pealMax ? std::max(result, value) : result + value;
+    }
+    if (test.op == pealAvg) {
+      result = test.type == pealInt64 ? std::trunc(result / static_cast<float>(nodes_.ranks))
+                                      : result / static_cast<float>(nodes_.ranks);
+    }
+    return result;
+  }
+
+  Grouping nodes_;
+  int rank_;
+  HostContext context_;
+  std::atomic<bool> abort_{false};
+  uint32_t sequence_ = 0;
+};
+
+// Threads as ranks.
+template <class Body>
+void runOn(const std::vector<int>& labels, int slots, Body&& body) {
+  const Placement placement(labels);
+  ExchangeBoard board(placement->ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < placement->ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      BoardExchange exchange(board, rank);
+      Result<std::unique_ptr<Endpoint>> endpoint = connectShm(
+          exchange, kSecret, {.slotBytes = kSlotBytes, .slots = slots, .deadline = Deadline::afterMs(20000)});
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      Runner runner(*placement, rank, **endpoint);
+      body(runner, rank, placement->ranks);
+      (*endpoint)->farewell(-1, "");
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+std::vector<Case> casesFor(int ranks, int slots) {
+  std::vector<Case> cases;
+  constexpr pealDataType_t kTypes[] = {pealFloat32, pealBfloat16, pealInt64};
+  constexpr pealRedOp_t kOps[] = {pealSum, pealAvg, pealMax};
+  int number = 0;
+  for (const int kind :
+       {pealStatAllReduce, pealStatReduceScatter, pealStatAllGather, pealStatBroadcast, pealStatReduce}) {
+    for (const Algorithm algorithm :
+         {Algorithm::Hierarchical, Algorithm::Tree, Algorithm::TwoShot, Algorithm::Ring}) {
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{37}, size_t{4001}, size_t{20011}}) {
+        for (const pealDataType_t type : kTypes) {
+          for (const bool inPlace : {false, true}) {
+            ++number;
+            const int most = kind == pealStatAllReduce ? (slots - 1) / 2 : slots - 1;
+            const bool flat = algorithm == Algorithm::TwoShot || algorithm == Algorithm::Ring;
+            if (flat && count != 4001) {
+              continue;
+            }
+            cases.push_back({kind, algorithm, type, kOps[number % 3], count, inPlace, number % ranks,
+                             scatters(kind) && number % 5 < 2, number % (most + 1)});
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+class OnPretendedNodes : public testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(OnPretendedNodes, EveryCollectiveIsRight) {
+  for (const int slots : {2, 5}) {
+    runOn(GetParam(), slots, [&](Runner& runner, int, int ranks) {
+      for (const Case& test : casesFor(ranks, slots)) {
+        runner.expectRight(test);
+        if (testing::Test::HasFailure()) {
+          return;
+        }
+      }
+    });
+  }
+}
+
+// Numbers whose sum depends on the order: the same bits on all ranks, and again.
+TEST_P(OnPretendedNodes, AllRanksGetTheSameBitsOnEveryRun) {
+  for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::Tree}) {
+    for (const pealDataType_t type : {pealFloat32, pealBfloat16}) {
+      std::mutex mutex;
+      std::vector<std::vector<std::byte>> results;
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        runOn(GetParam(), 4, [&](Runner& runner, int rank, int) {
+          const Case test{pealStatAllReduce, algorithm, type, pealSum, 5003, repeat == 1, 0, false, repeat};
+          std::mt19937 random(static_cast<unsigned>(rank) + 1);
+          std::normal_distribution<float> normal;
+          std::vector<float> values(test.count);
+          for (float& value : values) {
+            value = std::ldexp(normal(random), static_cast<int>(random() % 24) - 12);
+          }
+          std::vector<std::byte> got = runner.run(test, [&](size_t i) { return values[i]; });
+          const std::lock_guard lock(mutex);
+          results.push_back(std::move(got));
+        });
+      }
+      for (const std::vector<std::byte>& result : results) {
+        EXPECT_TRUE(result == results[0]) << static_cast<int>(algorithm) << " " << typeName(type);
+      }
+    }
+  }
+}
+
+std::string nameOf(const testing::TestParamInfo<std::vector<int>>& info) {
+  std::string name = "on";
+  for (const int node : info.param) {
+    name += std::to_string(node);
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, OnPretendedNodes,
+                         testing::Values(std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1},
+                                         std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 1, 1, 2, 2},
+                                         std::vector<int>{0, 0, 0, 1, 1, 1},
+                                         std::vector<int>{0, 1, 2, 0, 1, 2}, std::vector<int>{0, 0, 0, 1},
+                                         std::vector<int>{0, 1, 1, 2, 0, 1}),
+                         nameOf);
+
+}  // namespace
+}  // namespace peal::test
