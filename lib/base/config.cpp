@@ -21,6 +21,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Algorithm, "PEAL_ALGO", KnobType::Choice, "auto", 0, 0,
      "auto|ring|one_shot|two_shot|hierarchical|tree",
      "Forces an algorithm where it is legal for the operation; auto lets the tuner choose.", false},
+    {Knob::TunerFile, "PEAL_TUNER_FILE", KnobType::Text, "", 0, 0, "",
+     "File with what messages cost inside a node and between nodes, read by rank 0 of a communicator over "
+     "several nodes; if it is not there, it is written with what was measured. Empty: measure every time.",
+     false},
     {Knob::SlotBytes, "PEAL_SLOT_BYTES", KnobType::Integer, "65536", 64, 1 << 24, "",
      "Size of one staging slot of a link, in bytes; a multiple of 64.", false},
     {Knob::Slots, "PEAL_SLOTS", KnobType::Integer, "4", 2, 64, "",

@@ -18,6 +18,7 @@ enum class Knob {
   InitTimeoutMs,  // PEAL_INIT_TIMEOUT_MS
   Deterministic,  // PEAL_DETERMINISTIC
   Algorithm,      // PEAL_ALGO
+  TunerFile,      // PEAL_TUNER_FILE
   SlotBytes,      // PEAL_SLOT_BYTES
   Slots,          // PEAL_SLOTS
   SpinUs,         // PEAL_SPIN_US

@@ -10,6 +10,11 @@
 #include "lib/tuner/tuner.h"
 
 namespace peal {
+namespace {
+
+constexpr size_t kMostChoicesKept = 1024;
+
+}  // namespace
 
 Communicator::~Communicator() {
   if (endpoint_ != nullptr && !failed_.load(std::memory_order_acquire)) {
@@ -85,7 +90,29 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .size = size(),
           .deterministic = options_.deterministic,
           .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
-          .forced = configuration()->text(Knob::Algorithm)};
+          .forced = configuration()->text(Knob::Algorithm),
+          .nodes = context_.grouping,
+          .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
+          .links = links_ ? &*links_ : nullptr};
+}
+
+// On several nodes predictions are asked once for each size.
+Result<Choice> Communicator::chosen(const TunerQuestion& question) {
+  if (!links_) {
+    return choose(question);
+  }
+  const std::pair<int, size_t> key(question.kind, question.bytes);
+  if (const auto known = choices_.find(key); known != choices_.end()) {
+    return known->second;
+  }
+  Result<Choice> choice = choose(question);
+  if (choice) {
+    if (choices_.size() >= kMostChoicesKept) {
+      choices_.clear();
+    }
+    choices_.emplace(key, *choice);
+  }
+  return choice;
 }
 
 Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call) {
@@ -97,7 +124,7 @@ Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call)
     return resolved.error();
   }
   Collective& collective = prepared.collective.emplace(std::move(*resolved));
-  Result<Choice> choice = choose(question(collective, elements));
+  Result<Choice> choice = chosen(question(collective, elements));
   if (!choice) {
     return choice.error();
   }

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -125,6 +126,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // All of a call but the choice and the sequence number. elements: of the whole array.
   Result<Collective> resolve(const CollectiveCall& call, const void*& deferred, size_t& elements);
   TunerQuestion question(const Collective& collective, size_t elements) const;
+  Result<Choice> chosen(const TunerQuestion& question);
   Result<void> connectHost(Exchange& exchange, Deadline deadline);
   Result<void> connectDevice(Exchange& exchange, Deadline deadline);
   Result<void> settleIssue(Result<void> issued);
@@ -139,12 +141,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> abort_{false};
   std::atomic<bool> finalized_{false};
   uint32_t splits_ = 0;
+  std::optional<LinkTable> links_;  // what links cost, if there are several nodes
 
   // Issue side: one thread at a time by contract.
   Ticket issued_ = 0;
   uint32_t sequence_ = 0;
   std::vector<uint32_t> sendSequence_;
   std::vector<uint32_t> recvSequence_;
+  // Choices between nodes, which take the tuner many predictions; by collective and bytes.
+  std::map<std::pair<int, size_t>, Choice> choices_;
 
   // The order. done_ counts finished operations; the next to run is the one whose ticket equals it.
   std::atomic<Ticket> done_{0};

@@ -11,6 +11,7 @@
 #include "lib/base/cpu.h"
 #include "lib/base/node.h"
 #include "lib/comm/communicator.h"
+#include "lib/comm/measure.h"
 #include "transports/shm/shm.h"
 
 namespace peal {
@@ -171,6 +172,13 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
   comm->number_ = communicatorNumber(secret, size);
   if (size > 1) {
     PEAL_TRY(comm->connectHost(exchange, deadline));
+  }
+  if (context.grouping != nullptr && context.grouping->nodes > 1 && options.device == PEAL_DEVICE_HOST) {
+    Result<LinkTable> links = agreeOnLinks(exchange, context, comm->sendSequence_, comm->recvSequence_);
+    if (!links) {
+      return links.error();
+    }
+    comm->links_ = *links;
   }
   if (options.device != PEAL_DEVICE_HOST) {
     PEAL_TRY(comm->connectDevice(exchange, deadline));
