@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -109,6 +110,11 @@ void VerbsFabric::poll() {
     }
   }
   station_.registrations.dropEnded();
+}
+
+bool VerbsFabric::settled() {
+  return station_.unacknowledged == 0 && std::all_of(station_.pending.begin(), station_.pending.end(),
+                                                     [](const VerbsLink* link) { return link->settled(); });
 }
 
 void VerbsFabric::onControl(int peerRank, std::span<const std::byte> message) {

@@ -24,7 +24,7 @@ class VerbsFabric final : public Fabric {
                        Deadline deadline) override;
   Link& link(int peerRank) override { return *links_[linkOfRank_.at(static_cast<size_t>(peerRank))]; }
   void poll() override;
-  bool settled() override { return station_.unacknowledged == 0 && station_.pending.empty(); }
+  bool settled() override;
   const std::optional<FabricFault>& fault() const override { return station_.fault; }
   void onControl(int peerRank, std::span<const std::byte> message) override;
   int eventDescriptor() const override { return events_; }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "lib/memory/registry.h"
@@ -194,12 +195,11 @@ void VerbsLink::sendShort(Lane& lane, Kind kind, uint64_t number, Signal signal)
 }
 
 bool VerbsLink::sendCredit(Lane& lane, Signal signal) {
-  const uint64_t count = received_;
-  sendShort(lane, Kind::Credit, count, signal);
+  sendShort(lane, Kind::Credit, received_, signal);
   if (lane.state != LaneState::Up) {
     return false;
   }
-  credited_ = count;
+  creditDue_ = false;
   return true;
 }
 
@@ -271,6 +271,7 @@ void VerbsLink::release() {
   if (departed_) {
     return;
   }
+  creditDue_ = true;
   Lane* lane = chooseLane();
   if (lane == nullptr || !sendCredit(*lane, Signal::IfNeeded)) {
     markPending();
@@ -361,7 +362,7 @@ bool VerbsLink::pump() {
     message.queued = false;
     --queued_;
   }
-  if (credited_ != received_ && !departed_) {
+  if (creditDue_ && !departed_) {
     if (Lane* lane = chooseLane(); lane != nullptr) {
       sendCredit(*lane, Signal::IfNeeded);
     }
@@ -370,28 +371,38 @@ bool VerbsLink::pump() {
   for (Lane& lane : lanes_) {
     busy = advance(lane) || busy;
   }
-  busy = busy || (!departed_ && !station_.fault && (queued_ > 0 || credited_ != received_));
+  busy = busy || (!departed_ && !station_.fault && (queued_ > 0 || creditDue_));
   pending_ = busy;
   return busy;
 }
 
+bool VerbsLink::settled() const {
+  const bool anyUp =
+      std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.state == LaneState::Up; });
+  return departed_ || (queued_ == 0 && !(creditDue_ && anyUp));
+}
+
+// Lanes that are not up are not waited for: rebuilding takes notes, which nobody hands over any more.
 bool VerbsLink::flushed() {
-  bool done = departed_ || station_.fault || (queued_ == 0 && credited_ == received_);
+  if (departed_ || station_.fault) {
+    return true;
+  }
+  bool anyUp = false;
+  bool idle = true;
   for (Lane& lane : lanes_) {
-    if (departed_ || station_.fault || lane.state == LaneState::Dead) {
+    if (lane.state != LaneState::Up) {
       continue;
     }
-    if (lane.state != LaneState::Up) {
-      done = false;
-    } else if (!lane.pair->idle()) {
-      done = false;
+    anyUp = true;
+    if (!lane.pair->idle()) {
+      idle = false;
       // Its completion is that of all before it.
-      if (lane.pair->quiet() > 0) {
+      if (lane.pair->quiet() > 0 && lane.pair->hasRoom()) {
         sendCredit(lane, Signal::Yes);
       }
     }
   }
-  return done;
+  return !anyUp || (idle && queued_ == 0 && !creditDue_);
 }
 
 }  // namespace peal::verbs

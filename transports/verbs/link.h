@@ -50,6 +50,9 @@ class VerbsLink final : public Link {
   void onNote(const Note& note);
   // Sends what waits for a lane or for room, and moves rebuilding on. False: nothing is left to do.
   bool pump();
+  // Whether all that was posted has reached the peer, or nobody waits for it. A lane that is being rebuilt
+  // counts only for what is unfinished on it.
+  bool settled() const;
   // Leaving: asks for the completion of everything sent. True: it has come, or never will.
   bool flushed();
   void sendBye();
@@ -121,9 +124,9 @@ class VerbsLink final : public Link {
   uint64_t queued_ = 0;
 
   // Incoming.
-  uint64_t received_ = 0;  // released messages
-  uint64_t credited_ = 0;  // of these the peer has been told
-  uint64_t arrived_ = 0;   // bit i: message received_ + i has arrived
+  uint64_t received_ = 0;   // released messages
+  bool creditDue_ = false;  // the peer has not been told of the last of these
+  uint64_t arrived_ = 0;    // bit i: message received_ + i has arrived
   bool shown_ = false;
   Arrival arrival_;
 };

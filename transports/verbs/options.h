@@ -19,6 +19,12 @@ struct Options {
   uint8_t retries = 7;
   bool references = true;  // send registered memory in place
   int pingLimitMs = 2000;  // for the first message of every queue pair
+  // Rebuilding a queue pair: how often in a row without a message in between, and the pauses, which double.
+  // With what the device itself waits before it gives up a request, that is between 10 and 60 seconds of a
+  // dead wire.
+  int mostAttempts = 8;
+  int firstPauseMs = 50;
+  int longestPauseMs = 2000;
 };
 
 }  // namespace peal::verbs

@@ -19,19 +19,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Without a message in between. With the pauses, and what the device itself waits before it gives up a
-// request, that is between 10 and 60 seconds of a dead wire.
-constexpr int kMostAttempts = 8;
-constexpr int kMostRefusals = 2;  // of failures that are not the wire's
-constexpr milliseconds kFirstPause{50};
-constexpr milliseconds kLongestPause{2000};
+constexpr int kMostRefusals = 2;  // attempts after a failure that is not the wire's
 // Failures that lie further apart have nothing to do with each other.
 constexpr milliseconds kForgetAfter{60000};
 // A device that does not give back what was posted to it.
 constexpr milliseconds kDrainLimit{1000};
 
-milliseconds pauseBefore(int attempt) {
-  return attempt <= 1 ? milliseconds(0) : std::min(kFirstPause * (1 << std::min(attempt, 10)), kLongestPause);
+milliseconds pauseBefore(int attempt, const Options& options) {
+  const int doublings = std::min(attempt - 1, 10);
+  return milliseconds(
+      attempt <= 1 ? 0 : std::min(options.firstPauseMs * (1 << doublings), options.longestPauseMs));
+}
+
+bool exhausted(const Lane& lane, const Options& options) {
+  return lane.attempts >
+         (lane.refused ? std::min(kMostRefusals, options.mostAttempts) : options.mostAttempts);
 }
 
 template <size_t N>
@@ -79,10 +81,10 @@ void VerbsLink::fail(Lane& lane, const std::string& reason, bool refused) {
   lane.refused = refused;
   lane.failedAt = Clock::now();
   ++lane.attempts;
-  log(lane.attempts == 1 ? LogLevel::Warn : LogLevel::Info,
-      fmt::format("{}: a queue pair failed and is made anew (attempt {}): {}", nameOf(lane), lane.attempts,
-                  reason));
-  drain(lane, lane.generation + 1, Clock::now() + pauseBefore(lane.attempts));
+  // Not yet a warning: so ends the last credit to a peer that has left, before its note of that is read.
+  log(LogLevel::Info,
+      fmt::format("{}: a queue pair failed (attempt {}): {}", nameOf(lane), lane.attempts, reason));
+  drain(lane, lane.generation + 1, Clock::now() + pauseBefore(lane.attempts, station_.options));
 }
 
 void VerbsLink::drain(Lane& lane, uint32_t next, Clock::time_point retryAt) {
@@ -90,6 +92,7 @@ void VerbsLink::drain(Lane& lane, uint32_t next, Clock::time_point retryAt) {
     lane.pair->fail();
   }
   lane.state = LaneState::Draining;
+  creditDue_ = true;  // the last one may be lost
   lane.doubtful = true;
   lane.next = next;
   lane.peerReady = false;
@@ -115,7 +118,7 @@ void VerbsLink::announce(Lane& lane) {
   lane.pair.reset();
   lane.generation = lane.next;
   lane.state = LaneState::Announced;
-  const bool last = lane.attempts > (lane.refused ? kMostRefusals : kMostAttempts);
+  const bool last = exhausted(lane, station_.options);
   const bool peerGivesUp =
       lane.peerNote && lane.peerNote->generation == lane.generation && lane.peerNote->last != 0;
   Note note;
@@ -135,7 +138,7 @@ void VerbsLink::announce(Lane& lane) {
   note.released = received_;
   note.arrived = arrived_;
   copyText(note.reason, lane.reason);
-  credited_ = received_;
+  creditDue_ = false;  // this note brings it
   tell(note);
   if (last) {
     lane.reason = fmt::format("{} ({} queue pairs failed one after the other)", lane.reason, lane.attempts);
@@ -151,6 +154,8 @@ void VerbsLink::announce(Lane& lane) {
 
 void VerbsLink::rise(Lane& lane) {
   lane.state = LaneState::Up;
+  log(LogLevel::Warn, fmt::format("{}: a queue pair failed and was made anew (attempt {}): {}", nameOf(lane),
+                                  lane.attempts, lane.reason));
   // A lane that failed is the last choice until something has gone over it again: this does.
   ping(lane);
   markPending();
@@ -161,7 +166,7 @@ void VerbsLink::meet(Lane& lane) {
   const Note peer = *lane.peerNote;
   lane.peerNote.reset();
   resendUnarrived(indexOf(lane), peer);
-  if (peer.last != 0 || lane.attempts > (lane.refused ? kMostRefusals : kMostAttempts)) {
+  if (peer.last != 0 || exhausted(lane, station_.options)) {
     if (peer.last != 0) {
       lane.reason = fmt::format("the peer gave up: {}", textOf(peer.reason, sizeof peer.reason));
     }
@@ -174,7 +179,7 @@ void VerbsLink::meet(Lane& lane) {
           fmt::format("the peer could not make a queue pair: {}", textOf(peer.reason, sizeof peer.reason));
     }
     ++lane.attempts;
-    drain(lane, lane.generation + 1, Clock::now() + pauseBefore(lane.attempts));
+    drain(lane, lane.generation + 1, Clock::now() + pauseBefore(lane.attempts, station_.options));
     return;
   }
   lane.state = LaneState::Connected;
