@@ -134,6 +134,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   CommOptions options_;
   Secret secret_{};
+  std::vector<int> groupingTable_;  // what grouping_ is a view of
+  Grouping grouping_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<DeviceExecutor> device_;  // nullptr on host memory
   uint64_t number_ = 0;

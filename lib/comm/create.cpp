@@ -11,8 +11,8 @@
 #include "lib/base/cpu.h"
 #include "lib/base/node.h"
 #include "lib/comm/communicator.h"
+#include "lib/comm/host_links.h"
 #include "lib/comm/measure.h"
-#include "transports/shm/shm.h"
 
 namespace peal {
 namespace {
@@ -33,6 +33,7 @@ struct Announcement {
   int32_t channels = 0;
   int64_t deviceBufferBytes = 0;
   char protocol[8] = {};
+  char transport[8] = {};
   NodeIdentity node{};
 };
 
@@ -59,6 +60,8 @@ Announcement announcementOf(const CommOptions& options, int size) {
   mine.deviceBufferBytes = configuration()->integer(Knob::DeviceBufferBytes);
   const std::string& protocol = configuration()->text(Knob::Protocol);
   std::memcpy(mine.protocol, protocol.data(), std::min(protocol.size(), sizeof mine.protocol - 1));
+  const std::string& transport = configuration()->text(Knob::Transport);
+  std::memcpy(mine.transport, transport.data(), std::min(transport.size(), sizeof mine.transport - 1));
   mine.node = nodeIdentity();
   return mine;
 }
@@ -85,6 +88,10 @@ std::string difference(const Announcement& a, int rankA, const Announcement& b, 
     return sentence("PEAL_ALGO", static_cast<const char*>(a.algorithm),
                     static_cast<const char*>(b.algorithm));
   }
+  if (std::memcmp(a.transport, b.transport, sizeof a.transport) != 0) {
+    return sentence("PEAL_TRANSPORT", static_cast<const char*>(a.transport),
+                    static_cast<const char*>(b.transport));
+  }
   const auto kind = [](const Announcement& one) { return one.onDevice != 0 ? "a GPU" : "host memory"; };
   if (a.onDevice != b.onDevice) {
     return sentence("the kind of device", kind(a), kind(b));
@@ -105,7 +112,10 @@ std::string difference(const Announcement& a, int rankA, const Announcement& b, 
   return "";
 }
 
-Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Announcement& mine, int rank) {
+// What the others announced, if it agrees with this rank's.
+Result<std::vector<Announcement>> compare(const std::vector<std::vector<std::byte>>& blobs,
+                                          const Announcement& mine, int rank) {
+  std::vector<Announcement> all;
   for (size_t peer = 0; peer < blobs.size(); ++peer) {
     const int peerRank = static_cast<int>(peer);
     Announcement theirs;
@@ -117,18 +127,38 @@ Result<void> compare(const std::vector<std::vector<std::byte>>& blobs, const Ann
     std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
     theirs.algorithm[sizeof theirs.algorithm - 1] = '\0';
     theirs.protocol[sizeof theirs.protocol - 1] = '\0';
+    theirs.transport[sizeof theirs.transport - 1] = '\0';
     if (std::string what = difference(mine, rank, theirs, peerRank); !what.empty()) {
       return Error{pealInvalidUsage, what};
     }
-    if (!sameNode(theirs.node, mine.node)) {
-      return Error{
-          pealInvalidUsage,
-          fmt::format("ranks {} and {} are on different nodes, and this version has no transport between "
-                      "nodes, only shared memory inside one.",
-                      rank, peerRank)};
-    }
+    all.push_back(theirs);
   }
-  return {};
+  return all;
+}
+
+// Of each rank the lowest on its node.
+std::vector<int> nodeLabels(const std::vector<Announcement>& all) {
+  std::vector<int> labels;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    size_t lowest = 0;
+    while (!sameNode(all[lowest].node, all[rank].node)) {
+      ++lowest;
+    }
+    labels.push_back(static_cast<int>(lowest));
+  }
+  return labels;
+}
+
+Result<void> checkDevices(const std::vector<Announcement>& all, const Grouping& grouping) {
+  if (all.front().onDevice == 0 || grouping.nodes == 1) {
+    return {};
+  }
+  const int other = grouping.rank(1, 0);
+  return Error{
+      pealInvalidUsage,
+      fmt::format("rank 0 has its GPU on {} and rank {} on {}: this version has communicators of GPUs "
+                  "on one node only. Between nodes use host memory (PEAL_DEVICE=-1).",
+                  nodeName(all.front().node), other, nodeName(all[static_cast<size_t>(other)].node))};
 }
 
 // Ranks of one communicator share its secret. A rank that is alone has none: a counter then.
@@ -160,7 +190,6 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
                                       : fmt::format("'{}' rank {} of {}", options.name, rank, size);
   context.timeoutMs = options.timeoutMs;
   context.spinUs = configuration()->integer(Knob::SpinUs);
-  context.oversubscribed = size > allowedCpus();
   context.abort = &comm->abort_;
   context.arrivals.resize(static_cast<size_t>(size));
   context.sources.resize(static_cast<size_t>(size));
@@ -194,18 +223,29 @@ Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
   if (!blobs) {
     return blobs.error();
   }
-  PEAL_TRY(compare(*blobs, mine, rank()));
+  const Result<std::vector<Announcement>> all = compare(*blobs, mine, rank());
+  if (!all) {
+    return all.error();
+  }
+  groupingTable_.resize(groupingTableSize(all->size()));
+  grouping_ = groupRanks(nodeLabels(*all), groupingTable_);
+  PEAL_TRY(checkDevices(*all, grouping_));
   Result<std::unique_ptr<Endpoint>> endpoint =
-      connectShm(exchange, secret_,
-                 {.slotBytes = mine.slotBytes,
-                  .slots = mine.slots,
-                  .directRead = configuration()->integer(Knob::DirectRead) != 0,
-                  .deadline = deadline});
+      connectHosts(exchange, secret_, grouping_,
+                   {.slotBytes = mine.slotBytes,
+                    .slots = mine.slots,
+                    .directRead = configuration()->integer(Knob::DirectRead) != 0,
+                    .interfaces = configuration()->text(Knob::Interface),
+                    .fabrics = configuredFabrics(),
+                    .deadline = deadline});
   if (!endpoint) {
     return endpoint.error();
   }
   endpoint_ = std::move(*endpoint);
   context_.endpoint = endpoint_.get();
+  context_.polled = endpoint_->needsPoll() ? endpoint_.get() : nullptr;
+  context_.grouping = grouping_.nodes > 1 ? &grouping_ : nullptr;
+  context_.oversubscribed = grouping_.nodeSize(grouping_.node(rank())) > allowedCpus();
   return {};
 }
 

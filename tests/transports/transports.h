@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/base/clock.h"
+#include "lib/comm/host_links.h"
 #include "tests/support/exchange.h"
 #include "tests/support/processes.h"
 #include "tests/transports/loopback_fabric.h"
@@ -64,6 +65,24 @@ inline Result<std::unique_ptr<Endpoint>> connectOver(const FabricCandidate& fabr
   return std::unique_ptr<Endpoint>(std::move(*made));
 }
 
+// Two ranks to a node, by turns: shared memory inside, the fabric between.
+inline Result<std::unique_ptr<Endpoint>> connectRouted(const FabricCandidate& fabric, Exchange& exchange,
+                                                       const TransportOptions& options) {
+  std::vector<int> labels;
+  const int nodes = (exchange.size() + 1) / 2;
+  for (int rank = 0; rank < exchange.size(); ++rank) {
+    labels.push_back(rank % nodes);
+  }
+  std::vector<int> table(groupingTableSize(labels.size()));
+  return connectHosts(exchange, kSecret, groupRanks(labels, table),
+                      {.slotBytes = options.slotBytes,
+                       .slots = options.slots,
+                       .directRead = options.directRead,
+                       .interfaces = "",
+                       .fabrics = {fabric},
+                       .deadline = Deadline::afterMs(kTestLimitMs / 2)});
+}
+
 inline std::vector<Transport> allTransports() {
   const auto shm = [](Exchange& exchange, const TransportOptions& options) {
     return connectShm(exchange, kSecret,
@@ -73,10 +92,15 @@ inline std::vector<Transport> allTransports() {
   const auto network = [](Exchange& exchange, const TransportOptions& options) {
     return connectOver({"loopback", openLoopback}, exchange, options);
   };
+  const auto routed = [](Exchange& exchange, const TransportOptions& options) {
+    return connectRouted({"loopback", openLoopback}, exchange, options);
+  };
   return {{"shm_threads", RanksAre::Threads, shm},
           {"shm_processes", RanksAre::Processes, shm},
           {"network_threads", RanksAre::Threads, network, true},
-          {"network_processes", RanksAre::Processes, network, true}};
+          {"network_processes", RanksAre::Processes, network, true},
+          {"routed_threads", RanksAre::Threads, routed, true},
+          {"routed_processes", RanksAre::Processes, routed, true}};
 }
 
 // Between nodes nothing is read in place.

@@ -32,6 +32,7 @@ Network::Network(int rank, int size, const NetworkOptions& options, std::unique_
       mesh_(std::move(mesh)),
       fabric_(std::move(fabric)),
       links_(static_cast<size_t>(size)),
+      staged_(options.peers.size()),
       departures_(static_cast<size_t>(size)),
       complete_(static_cast<size_t>(size)) {
   for (const int peer : peers_) {
@@ -66,31 +67,23 @@ void Network::inForkedChild() noexcept {
 // ---- the same bytes to all: written into the first link's slot and copied to the others' ----
 
 std::byte* Network::tryStageAll(size_t bytes) {
-  std::byte* first = peers_.empty() ? alone_.data() : nullptr;
-  for (const int peer : peers_) {
-    std::byte* const slot = counted(peer).tryStage(bytes);
-    if (slot == nullptr) {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    staged_[i] = counted(peers_[i]).tryStage(bytes);
+    if (staged_[i] == nullptr) {
       return nullptr;
     }
-    first = first == nullptr ? slot : first;
   }
-  return first;
+  return peers_.empty() ? alone_.data() : staged_.front();
 }
 
 void Network::postAll(size_t bytes, const Digest& digest) {
-  if (peers_.empty()) {
-    return;
-  }
-  CountedLink& first = counted(peers_.front());
-  const std::byte* const written = first.tryStage(bytes);
-  for (size_t i = 1; i < peers_.size(); ++i) {
-    CountedLink& other = counted(peers_[i]);
-    if (bytes > 0) {
-      std::memcpy(other.tryStage(bytes), written, bytes);
+  // The first last: a posted slot is no longer this rank's to read.
+  for (size_t i = peers_.size(); i-- > 0;) {
+    if (i > 0 && bytes > 0) {
+      std::memcpy(staged_[i], staged_.front(), bytes);
     }
-    other.post(bytes, digest);
+    counted(peers_[i]).post(bytes, digest);
   }
-  first.post(bytes, digest);
 }
 
 // ---- progress and health ----

@@ -68,6 +68,7 @@ class Network final : public NetworkEndpoint, private ForkListener {
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Fabric> fabric_;
   std::vector<std::unique_ptr<CountedLink>> links_;  // by rank; none to ranks of this node
+  std::vector<std::byte*> staged_;                   // by peers_: what tryStageAll() got
   std::vector<std::byte> alone_;                     // what goes to all, where there is nobody
 
   // What the caller's thread has taken note of.

@@ -1,0 +1,33 @@
+// Makes a communicator's links between its ranks' host memory, whatever lies between them: shared memory
+// inside a node, a network between nodes, both behind one endpoint.
+//
+// Called by lib/comm/create.cpp. Knows no algorithm.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/grouping.h"
+#include "lib/base/clock.h"
+#include "lib/bootstrap/bootstrap.h"
+#include "transports/network/network.h"
+
+namespace peal {
+
+struct HostLinkOptions {
+  size_t slotBytes = 65536;
+  int slots = 4;
+  bool directRead = true;
+  std::string interfaces;                // PEAL_INTERFACE
+  std::vector<FabricCandidate> fabrics;  // tried between nodes, in this order
+  Deadline deadline;
+};
+
+// Collective over the exchange. An error on any rank is one on all.
+Result<std::unique_ptr<Endpoint>> connectHosts(Exchange& exchange, const Secret& secret,
+                                               const Grouping& grouping, const HostLinkOptions& options);
+
+// What PEAL_TRANSPORT allows, best first.
+std::vector<FabricCandidate> configuredFabrics();
+
+}  // namespace peal
