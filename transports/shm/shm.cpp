@@ -15,7 +15,7 @@ constexpr size_t kMaxSlotBytes = size_t{1} << 24;
 constexpr int kMaxSlots = 64;
 
 // For whoever wonders why a buffer is copied: with PEAL_LOG=info.
-void logPeers(const shm::Membership& membership, bool directRead) {
+void logPeers(const shm::Membership& membership, const ShmOptions& options) {
   int sameProcess = 0;
   int readable = 0;
   for (const shm::Peer& peer : membership.peers) {
@@ -27,8 +27,8 @@ void logPeers(const shm::Membership& membership, bool directRead) {
       fmt::format(
           "rank {}: shared memory with {} peers, {} of them in this process. Direct reads {}; {} peers "
           "can read registered buffers ({}).",
-          membership.rank, membership.peers.size() - 1, sameProcess, directRead ? "on" : "off", readable,
-          shm::describeCrossRead(works)));
+          options.numberOf(membership.rank), membership.peers.size() - 1, sameProcess,
+          options.directRead ? "on" : "off", readable, shm::describeCrossRead(works)));
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ Result<std::unique_ptr<Endpoint>> connectShm(Exchange& exchange, const std::arra
     return membership.error();
   }
   if (logLevel() >= LogLevel::Info) {
-    logPeers(*membership, options.directRead);
+    logPeers(*membership, options);
   }
   return std::unique_ptr<Endpoint>(
       std::make_unique<shm::ShmEndpoint>(std::move(*membership), layout, options));
