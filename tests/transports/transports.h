@@ -116,7 +116,7 @@ struct Rank {
   int size;
   Endpoint& endpoint;
   Exchange& exchange;
-  bool travels;
+  bool travels = false;
   Link& link(int peer) const { return endpoint.link(peer); }
   // All ranks meet here, without the transport.
   void meet() const { EXPECT_TRUE(exchange.allGather({})); }
