@@ -1,8 +1,12 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): a GoogleTest program. FIRST
-#   are libraries that stand in for parts of peal_internal. It gets the name of its folder below tests/ as a label
-#   (unit, processes, ...), and LABELS besides. tools/check runs all but `slow` and `lint` under the sanitizers too.
+# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [ONE_THREAD]): a GoogleTest
+#   program. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder below tests/
+#   as a label (unit, processes, ...), and LABELS besides. Those of the label `slow` are neither built nor run under
+#   sanitizers, those of ONE_THREAD not under the thread sanitizer, which can find nothing there.
+# peal_compile_together(TARGET): under sanitizers, compiles its sources in a few pieces; modules and tests are.
+# peal_compile_quickly(SOURCES a.cpp ...): sources of this folder whose speed is nobody's concern, such as those that
+#   read a command line: what they make of CLI11's and JSON's templates takes twice as long to optimize as to compile.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -28,11 +32,29 @@ add_library(peal_headers INTERFACE)
 target_include_directories(peal_headers INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
+# Sanitizer builds compile up to this many sources of a target as one, which halves their time: most of it goes into
+# headers and what templates make of them. So names in unnamed namespaces are unique within a target. All other
+# builds, and clang-tidy in the end, see each source by itself.
+set(peal_sources_at_once 8)
+function(peal_compile_together target)
+  if(PEAL_SANITIZE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${peal_sources_at_once})
+    # g++ takes what stands in an included file for a header's.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
+function(peal_compile_quickly)
+  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
+  set_source_files_properties(${arg_SOURCES} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Og>")
+endfunction()
+
 function(peal_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(${name} OBJECT ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(${name} PRIVATE peal_options peal_headers fmt::fmt ${arg_LIBRARIES})
+  peal_compile_together(${name})
   set_property(GLOBAL APPEND PROPERTY PEAL_MODULES ${name})
   set_property(GLOBAL APPEND PROPERTY PEAL_LIBRARIES ${arg_LIBRARIES})
 endfunction()
@@ -54,12 +76,17 @@ function(peal_library)
 endfunction()
 
 function(peal_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  if(NOT "slow" IN_LIST arg_LABELS)
+    # What is tested is optimized as it is installed; the tests around it need not be.
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
+  endif()
   if(PEAL_SANITIZE)
     target_compile_definitions(${name} PRIVATE PEAL_SANITIZED)
     target_sources(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_options.cpp")
   endif()
+  peal_compile_together(${name})
   target_link_libraries(${name} PRIVATE ${arg_FIRST} peal_internal GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
@@ -68,6 +95,11 @@ function(peal_test name)
   string(REGEX REPLACE "/.*" "" folder "${folder}")
   list(APPEND arg_LABELS "${folder}")
   list(REMOVE_DUPLICATES arg_LABELS)
+  if((PEAL_SANITIZE AND "slow" IN_LIST arg_LABELS) OR (PEAL_SANITIZE MATCHES "thread" AND arg_ONE_THREAD))
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  # COST: the first run of a build starts those first that may take longest; later ones know how long they took.
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()

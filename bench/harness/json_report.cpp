@@ -11,17 +11,17 @@
 namespace peal::bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // nccl-tests writes truth values as text.
 const char* truth(bool value) { return value ? "true" : "false"; }
 
-Json configJson(const Preamble& preamble) {
+OrderedJson configJson(const Preamble& preamble) {
   const Options& options = preamble.options;
-  Json config{{"nthreads", options.threads},
-              {"ngpus", options.gpus},
-              {"minimum_bytes", options.minBytes},
-              {"maximum_bytes", options.maxBytes}};
+  OrderedJson config{{"nthreads", options.threads},
+                     {"ngpus", options.gpus},
+                     {"minimum_bytes", options.minBytes},
+                     {"maximum_bytes", options.maxBytes}};
   if (options.stepFactor >= 2) {
     config["step_factor"] = options.stepFactor;
   } else {
@@ -34,7 +34,7 @@ Json configJson(const Preamble& preamble) {
   config["graph"] = 0;
   config["blocking_collectives"] = truth(options.blocking != Blocking::No);
   config["parallel_init"] = truth(options.parallelInit);
-  config["devices"] = Json::array();
+  config["devices"] = OrderedJson::array();
   for (size_t rank = 0; rank < preamble.ranks.size(); ++rank) {
     const RankInfo& info = preamble.ranks[rank];
     config["devices"].push_back({{"rank", rank},
@@ -48,30 +48,30 @@ Json configJson(const Preamble& preamble) {
   return config;
 }
 
-Json halfJson(const Options& options, const std::optional<Measured>& half) {
+OrderedJson halfJson(const Options& options, const std::optional<Measured>& half) {
   if (!half) {
     return nullptr;
   }
-  Json json{{options.reportCpuTime ? "cpu_time" : "time", half->timeUs},
-            {"alg_bw", half->algBw},
-            {"bus_bw", half->busBw},
-            {"nwrong", nullptr}};
+  OrderedJson json{{options.reportCpuTime ? "cpu_time" : "time", half->timeUs},
+                   {"alg_bw", half->algBw},
+                   {"bus_bw", half->busBw},
+                   {"nwrong", nullptr}};
   if (half->wrong) {
     json["nwrong"] = *half->wrong;
   }
   return json;
 }
 
-Json rowJson(const Options& options, const Row& row) {
-  Json json{{"size", row.sizeBytes},
-            {"count", row.count},
-            {"type", typeInfo(row.type).name},
-            {"redop", combineName(row.combine)},
-            {"root", std::to_string(row.root)},
-            {"out_of_place", halfJson(options, row.outOfPlace)},
-            {"in_place", halfJson(options, row.inPlace)},
-            {"actual_iterations", options.iterations},
-            {"experiment_name", ""}};
+OrderedJson rowJson(const Options& options, const Row& row) {
+  OrderedJson json{{"size", row.sizeBytes},
+                   {"count", row.count},
+                   {"type", typeInfo(row.type).name},
+                   {"redop", combineName(row.combine)},
+                   {"root", std::to_string(row.root)},
+                   {"out_of_place", halfJson(options, row.outOfPlace)},
+                   {"in_place", halfJson(options, row.inPlace)},
+                   {"actual_iterations", options.iterations},
+                   {"experiment_name", ""}};
   json["peal"] = {{"bound_bytes_per_rank", row.wire.boundBytes},
                   {"sent_bytes_per_rank", row.wire.meanSentBytes},
                   {"sent_bytes_busiest_rank", row.wire.mostSentBytes},
@@ -79,10 +79,10 @@ Json rowJson(const Options& options, const Row& row) {
   return json;
 }
 
-Json pealJson(const Report& report) {
+OrderedJson pealJson(const Report& report) {
   const Preamble& preamble = report.preamble;
   const RankInfo& first = preamble.ranks.front();
-  Json json{
+  OrderedJson json{
       {"library_version", preamble.libraryVersion},
       {"ranks", preamble.ranks.size()},
       {"rank_source", preamble.rankSource},
@@ -105,14 +105,14 @@ Json pealJson(const Report& report) {
 
 }  // namespace
 
-Json reportJson(const Report& report) {
+OrderedJson reportJson(const Report& report) {
   const Options& options = report.preamble.options;
   // No "env": the environment can hold a password.
-  Json json{{"version", 2},
-            {"start_time", report.startTime},
-            {"args", options.arguments},
-            {"config", configJson(report.preamble)},
-            {"results", Json::array()}};
+  OrderedJson json{{"version", 2},
+                   {"start_time", report.startTime},
+                   {"args", options.arguments},
+                   {"config", configJson(report.preamble)},
+                   {"results", OrderedJson::array()}};
   for (const Row& row : report.rows) {
     json["results"].push_back(rowJson(options, row));
   }

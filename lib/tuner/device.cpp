@@ -10,7 +10,7 @@ namespace peal {
 namespace {
 
 // Of the array, times the ranks: above it the extra bytes of one shot cost more than a second meeting.
-constexpr size_t kOneShotMostBytes = size_t{512} << 10;
+constexpr size_t kDeviceOneShotMostBytes = size_t{512} << 10;
 // Of one message between two ranks, over all channels.
 constexpr size_t kLlMostBytes = size_t{16} << 10;
 constexpr size_t kLl128MostBytes = size_t{256} << 10;
@@ -52,7 +52,7 @@ Result<Protocol> protocolFor(const DeviceQuestion& question, size_t bytes) {
 
 Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   TunerQuestion call = question.call;
-  call.oneShotMostBytes = kOneShotMostBytes;
+  call.oneShotMostBytes = kDeviceOneShotMostBytes;
   call.flatOnly = true;
   Result<Choice> choice = choose(call);
   if (!choice) {

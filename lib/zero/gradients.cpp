@@ -10,7 +10,6 @@
 namespace peal::zero {
 namespace {
 
-constexpr uint64_t kGradientBytes = 2;
 constexpr uint64_t kSumBytes = 4;
 
 }  // namespace

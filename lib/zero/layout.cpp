@@ -8,8 +8,6 @@
 namespace peal::zero {
 namespace {
 
-constexpr uint64_t kGradientBytes = 2;
-
 void placeParameters(Layout& layout, const std::vector<bool>& kept) {
   for (size_t id = 0; id < layout.parameters.size(); ++id) {
     Parameter& parameter = layout.parameters[id];

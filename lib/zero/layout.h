@@ -20,6 +20,8 @@
 
 namespace peal::zero {
 
+inline constexpr uint64_t kGradientBytes = 2;  // of an element
+
 struct Parameter {
   std::string name;
   uint64_t elements;

@@ -13,7 +13,7 @@
 namespace peal::zero::test {
 namespace {
 
-pealZeroOptions_t optionsOf(int stage, size_t bucketBytes, int microBatches = 1) {
+pealZeroOptions_t countedOptions(int stage, size_t bucketBytes, int microBatches = 1) {
   pealZeroOptions_t options = defaultOptions();
   options.stage = stage;
   options.bucketBytes = bucketBytes;
@@ -64,7 +64,7 @@ TEST(Counters, EqualTheFormulas) {
         for (int stage = 0; stage <= 3; ++stage) {
           SCOPED_TRACE(fmt::format("{} ranks, stage {}, {} micro-batches, buckets of {} bytes", ranks, stage,
                                    m, bucketBytes));
-          const pealZeroOptions_t options = optionsOf(stage, bucketBytes, static_cast<int>(m));
+          const pealZeroOptions_t options = countedOptions(stage, bucketBytes, static_cast<int>(m));
           const auto sums = countedElements(ranks, options, shape, {});
           const uint64_t reductions = stage <= 1 ? 1 : m;
           EXPECT_EQ(sums.at(pealZeroAllReduce), stage == 0 ? 2 * others * psi : 0);
@@ -93,7 +93,7 @@ TEST(Counters, EqualTheFormulas) {
 TEST(Counters, CallsAtStage3AndWithoutReshard) {
   const Shape shape = unevenShape();  // five units
   for (const int prefetch : {0, 1}) {
-    pealZeroOptions_t options = optionsOf(3, 1 << 20, 2);
+    pealZeroOptions_t options = countedOptions(3, 1 << 20, 2);
     options.prefetch = prefetch;
     std::vector<uint64_t> calls;
     countedElements(2, options, shape, {}, &calls);
@@ -115,7 +115,7 @@ TEST(Counters, AgreeWithTheCommunicators) {
   for (const int ranks : {2, 3, 5}) {
     for (int stage = 1; stage <= 3; ++stage) {
       onRanks(ranks, [&](int rank, pealComm_t comm) {
-        Trainer trainer(comm, rank, optionsOf(stage, 100, 2), unevenShape());
+        Trainer trainer(comm, rank, countedOptions(stage, 100, 2), unevenShape());
         Engine& engine = trainer.engine();
         pealComm_t own = nullptr;
         pealCommStats_t before, after;
@@ -146,7 +146,7 @@ TEST(Memory, EveryArenaEqualsThePlanner) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const int microBatches : {1, 2}) {
         onRanks(ranks, [&](int rank, pealComm_t comm) {
-          Trainer trainer(comm, rank, optionsOf(stage, 100, microBatches), shape);
+          Trainer trainer(comm, rank, countedOptions(stage, 100, microBatches), shape);
           uint64_t states = 0;
           std::map<std::string, uint64_t> bytes;
           for (const pealZeroArena_t& arena : trainer.engine().memory()) {

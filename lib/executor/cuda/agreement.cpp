@@ -55,7 +55,7 @@ struct Proposal {
 };
 
 template <class T>
-Result<std::vector<T>> gather(Exchange& exchange, const T& mine) {
+Result<std::vector<T>> gatherFromAll(Exchange& exchange, const T& mine) {
   std::vector<std::byte> blob(sizeof(T));
   std::memcpy(blob.data(), &mine, sizeof(T));
   Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(blob);
@@ -157,7 +157,7 @@ BoxShape shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t b
 }
 
 Result<void> agreeOn(Exchange& exchange, const Result<void>& mine) {
-  Result<std::vector<Outcome>> all = gather(exchange, outcomeOf(mine));
+  Result<std::vector<Outcome>> all = gatherFromAll(exchange, outcomeOf(mine));
   if (!all) {
     return mine ? Result<void>(all.error()) : mine;
   }
@@ -169,7 +169,7 @@ Result<Agreement> agree(Exchange& exchange, const DeviceOptions& options) {
   Proposal card = mine ? *mine : Proposal{};
   const Result<void> outcome = mine ? Result<void>() : Result<void>(mine.error());
   card.outcome = outcomeOf(outcome);
-  Result<std::vector<Proposal>> all = gather(exchange, card);
+  Result<std::vector<Proposal>> all = gatherFromAll(exchange, card);
   if (!all) {
     return mine ? all.error() : mine.error();
   }

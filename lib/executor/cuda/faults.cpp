@@ -6,8 +6,6 @@
 #include <cstring>
 
 namespace peal::cuda {
-namespace {
-
 Digest digestOf(const DigestWords& words) {
   Digest digest;
   digest.count = words.count;
@@ -19,6 +17,8 @@ Digest digestOf(const DigestWords& words) {
   digest.algorithm = words.algorithm;
   return digest;
 }
+
+namespace {
 
 std::string disagreement(const FaultRecord& record, const FaultReader& reader) {
   const int peer = static_cast<int>(record.peerRank);

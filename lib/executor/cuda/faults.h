@@ -16,6 +16,9 @@ struct FaultReader {
   int64_t timeoutMs = 0;
 };
 
+// As the host writes it.
+Digest digestOf(const DigestWords& words);
+
 // nullopt: none, or one that is still being written.
 std::optional<FaultRecord> readFault(const FaultRecord& board);
 

@@ -3,25 +3,10 @@
 
 #include <cstring>
 
+#include "lib/executor/cuda/faults.h"
 #include "lib/executor/cuda/proxy.h"
 
 namespace peal::cuda {
-namespace {
-
-Digest digestOf(const DigestWords& words) {
-  Digest digest;
-  digest.count = words.count;
-  digest.sequence = words.sequence;
-  digest.root = words.root;
-  digest.collective = words.collective;
-  digest.type = words.type;
-  digest.op = words.op;
-  digest.algorithm = words.algorithm;
-  return digest;
-}
-
-}  // namespace
-
 // ---- out ----
 
 bool Proxy::forward(Peer& peer) {

@@ -43,13 +43,13 @@ pealCudasimSwitch:
 namespace peal::cudasim {
 namespace {
 
-constexpr size_t kPageBytes = 4096, kPatternBytes = 320;
+constexpr size_t kStackPageBytes = 4096, kPatternBytes = 320;
 constexpr uint64_t kPattern = 0x5ca1ab1e0ddba11;
 
 size_t strideBytes(size_t stackBytes) { return stackBytes + kPatternBytes; }
 size_t mappedBytes(size_t count, size_t stackBytes) {
-  const size_t bytes = kPageBytes + count * strideBytes(stackBytes);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t bytes = kStackPageBytes + count * strideBytes(stackBytes);
+  return (bytes + kStackPageBytes - 1) / kStackPageBytes * kStackPageBytes;
 }
 
 // Mappings to use again, by size: making and touching them costs more than running a small kernel. Never
@@ -79,7 +79,7 @@ std::byte* takeMapping(size_t bytes) {
   if (memory == MAP_FAILED) {
     return nullptr;
   }
-  mprotect(memory, kPageBytes, PROT_NONE);
+  mprotect(memory, kStackPageBytes, PROT_NONE);
   return static_cast<std::byte*>(memory);
 }
 
@@ -109,7 +109,7 @@ Stacks& Stacks::operator=(Stacks&& other) noexcept {
 
 // The pattern of a stack lies right above the stack below: on a page that is touched anyway.
 std::byte* Stacks::stack(size_t index) const {
-  return memory_ + kPageBytes + index * strideBytes(stackBytes_) + kPatternBytes;
+  return memory_ + kStackPageBytes + index * strideBytes(stackBytes_) + kPatternBytes;
 }
 bool Stacks::whole(size_t index) const {
   const auto* pattern = reinterpret_cast<const uint64_t*>(stack(index) - kPatternBytes);

@@ -82,7 +82,7 @@ std::string hex(uintptr_t value) {
   return text;
 }
 
-std::string describe(const Allocation& allocation) {
+std::string sentenceOf(const Allocation& allocation) {
   std::string text = "the " + std::to_string(allocation.bytes) + " bytes at " + hex(allocation.base);
   if (allocation.kind == MemoryKind::PinnedHost) {
     return text + " of pinned host memory";
@@ -93,7 +93,7 @@ std::string describe(const Allocation& allocation) {
 }
 
 std::string describeAt(uintptr_t at, const Allocation& allocation) {
-  return hex(at) + ", byte " + std::to_string(at - allocation.base) + " of " + describe(allocation);
+  return hex(at) + ", byte " + std::to_string(at - allocation.base) + " of " + sentenceOf(allocation);
 }
 
 const char* nameOf(Use use) {
@@ -135,7 +135,7 @@ const char* nameOf(Use use) {
     const Locked locked;
     auto next = registry().records.upper_bound(at);
     if (next != registry().records.begin()) {
-      nearest = ", behind " + describe(std::prev(next)->second.allocation);
+      nearest = ", behind " + sentenceOf(std::prev(next)->second.allocation);
     }
   }
   trap(TrapKind::OutOfBounds, "%s outside every allocation: %s%s", access.c_str(), hex(at).c_str(),

@@ -11,7 +11,7 @@ namespace peal::cudasim {
 namespace {
 
 constexpr size_t kMostArgumentBytes = 32764;
-constexpr int kMostThreads = 1024;
+constexpr int kMostBlockThreads = 1024;
 constexpr size_t kDefaultShared = 48 << 10;
 constexpr size_t kReservedShared = 1 << 10;  // that the driver keeps of each block's
 constexpr unsigned kMostGridYz = 65535;
@@ -41,7 +41,7 @@ size_t optInShared() { return sharedPerMultiprocessor(runtime().machine) - kRese
 bool isShape(dim3 grid, dim3 block) {
   const auto threads = uint64_t{block.x} * block.y * block.z;
   return grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= 0x7fffffff && grid.y <= kMostGridYz &&
-         grid.z <= kMostGridYz && threads > 0 && threads <= kMostThreads && block.z <= 64;
+         grid.z <= kMostGridYz && threads > 0 && threads <= kMostBlockThreads && block.z <= 64;
 }
 
 cudaError_t launch(Lock& lock, const void* func, dim3 grid, dim3 block, void** args, size_t sharedMem,
@@ -118,7 +118,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attr, const void* func) {
     }
     const Machine& machine = runtime().machine;
     cudaFuncAttributes usual{};
-    usual.maxThreadsPerBlock = kMostThreads;
+    usual.maxThreadsPerBlock = kMostBlockThreads;
     usual.numRegs = 32;
     usual.ptxVersion = usual.binaryVersion = 10 * machine.capabilityMajor + machine.capabilityMinor;
     *attr = kernel->attributes.value_or(usual);
@@ -159,7 +159,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, const 
     const int warpThreads = (blockSize + 31) / 32 * 32;
     const size_t shared =
         dynamicSMemSize + (kernel->attributes ? kernel->attributes->sharedSizeBytes : 0) + kReservedShared;
-    const bool fits = blockSize <= kMostThreads && dynamicSMemSize <= kernel->dynamicShared;
+    const bool fits = blockSize <= kMostBlockThreads && dynamicSMemSize <= kernel->dynamicShared;
     *numBlocks =
         fits ? std::min({machine.blocksPerMultiprocessor, machine.threadsPerMultiprocessor / warpThreads,
                          static_cast<int>(sharedPerMultiprocessor(machine) / shared)})

@@ -69,9 +69,7 @@ TEST_P(AliasingTest, WritesOverItsOwnSourcesAndNoOthers) {
   }
 }
 
-std::string nameOf(const testing::TestParamInfo<pealDataType_t>& info) { return typeName(info.param); }
-
-INSTANTIATE_TEST_SUITE_P(Types, AliasingTest, testing::ValuesIn(reference::kTypes), nameOf);
+INSTANTIATE_TEST_SUITE_P(Types, AliasingTest, testing::ValuesIn(reference::kTypes), reference::kNameOfType);
 
 }  // namespace
 }  // namespace peal

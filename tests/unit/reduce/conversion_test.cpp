@@ -127,9 +127,8 @@ TEST_P(ConversionTest, LoopsConvertEveryCodeRightly) {
   }
 }
 
-std::string nameOf(const testing::TestParamInfo<pealDataType_t>& info) { return typeName(info.param); }
-
-INSTANTIATE_TEST_SUITE_P(Types, ConversionTest, testing::ValuesIn(reference::kNarrowTypes), nameOf);
+INSTANTIATE_TEST_SUITE_P(Types, ConversionTest, testing::ValuesIn(reference::kNarrowTypes),
+                         reference::kNameOfType);
 
 TEST(Fp32, PassesThroughUnchanged) {
   for (const uint32_t bits : {0U, 0x80000000U, 1U, 0x7f800000U, 0x7fa00001U, 0x3f800000U}) {

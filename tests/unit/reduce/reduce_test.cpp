@@ -167,9 +167,7 @@ TEST_P(ReduceTest, EqualsTheReferenceBitForBit) {
 
 TEST_P(ReduceTest, TakesAsManySourcesAsThereMayBeRanks) { check(128, 65, 1000); }
 
-std::string nameOf(const testing::TestParamInfo<pealDataType_t>& info) { return typeName(info.param); }
-
-INSTANTIATE_TEST_SUITE_P(Types, ReduceTest, testing::ValuesIn(reference::kTypes), nameOf);
+INSTANTIATE_TEST_SUITE_P(Types, ReduceTest, testing::ValuesIn(reference::kTypes), reference::kNameOfType);
 
 }  // namespace
 }  // namespace peal

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/base/cpu.h"
@@ -26,6 +27,9 @@ inline constexpr pealDataType_t kTypes[] = {pealInt8,    pealUint8,    pealInt32
                                             pealInt64,   pealUint64,   pealFloat16,    pealFloat32,
                                             pealFloat64, pealBfloat16, pealFloat8e4m3, pealFloat8e5m2};
 inline constexpr pealDataType_t kNarrowTypes[] = {pealFloat16, pealBfloat16, pealFloat8e4m3, pealFloat8e5m2};
+
+// Names a test after the type that it has as its parameter.
+inline constexpr auto kNameOfType = [](const auto& info) { return std::string(typeName(info.param)); };
 
 // Reproducible random numbers.
 class Random {
