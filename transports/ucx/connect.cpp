@@ -66,6 +66,7 @@ Result<void> UcxFabric::connect(Exchange& exchange, const std::vector<int>& peer
   mine.slotBytes = station_.options.slotBytes;
   mine.slots = static_cast<uint64_t>(station_.options.slots);
   mine.token = station_.token;
+  mine.socketBytes = station_.socketBytes;
   mine.ucxVersion = worker_->library().version;
   Result<std::vector<std::byte>> address = worker_->address();
   mine.error = address ? "" : address.error().message;
@@ -97,7 +98,7 @@ Result<void> UcxFabric::makeLinks(const std::vector<Card>& cards, const std::vec
                                station_.rank, station_.options.slots, station_.options.slotBytes, peer,
                                card.slots, card.slotBytes)};
     }
-    links_.push_back(std::make_unique<UcxLink>(station_, peer, card.token));
+    links_.push_back(std::make_unique<UcxLink>(station_, peer, card));
     byRank_[static_cast<size_t>(peer)] = links_.back().get();
   }
   for (const std::unique_ptr<UcxLink>& link : links_) {

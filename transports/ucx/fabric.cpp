@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lib/base/log.h"
+#include "transports/ucx/settings.h"
 
 namespace peal::ucx {
 namespace {
@@ -28,7 +29,9 @@ Result<std::unique_ptr<Fabric>> UcxFabric::open(const Library& library, const Fa
 }
 
 UcxFabric::UcxFabric(std::unique_ptr<Worker> worker, const FabricOptions& options)
-    : station_(worker->table(), worker->handle(), options), worker_(std::move(worker)) {}
+    : station_(worker->table(), worker->handle(), options), worker_(std::move(worker)) {
+  station_.socketBytes = socketBytes(options);
+}
 
 UcxFabric::~UcxFabric() {
   if (!station_.fault) {

@@ -26,7 +26,7 @@ class UcxFabric final : public Fabric {
                        Deadline deadline) override;
   Link& link(int peerRank) override { return *byRank_[static_cast<size_t>(peerRank)]; }
   void poll() override { station_.progress(); }
-  bool settled() override { return station_.inFlight == 0; }
+  bool settled() override { return station_.isSettled(); }
   const std::optional<FabricFault>& fault() const override { return station_.fault; }
   void onControl(int /*peerRank*/, std::span<const std::byte> /*message*/) override {}
   int eventDescriptor() const override { return worker_->descriptor(); }

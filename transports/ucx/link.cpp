@@ -15,6 +15,16 @@ constexpr size_t kKeepLeastBytes = 4096;
 
 void freeAligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{kLine}); }
 
+// What a message costs of a socket's memory beside its bytes, generously: UCX's and peal's headers, and the
+// system's own for each.
+constexpr size_t kMessageOverheadBytes = 2048;
+
+// More than half of the slots, but never more than what keeps the peer's link from looking crowded to it.
+uint64_t creditStepFor(const FabricOptions& options, const Card& peer) {
+  const uint64_t fits = peer.socketBytes / (options.slotBytes + kMessageOverheadBytes);
+  return std::max<uint64_t>(1, std::min(static_cast<uint64_t>(options.slots) / 2 + 1, fits / 2));
+}
+
 Memory allocateAligned(size_t bytes) {
   return {static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kLine})), &freeAligned};
 }
@@ -32,16 +42,21 @@ void Station::progress() {
   sendCredits();
 }
 
+bool Station::isSettled() {
+  sendCredits();
+  return inFlight == 0 && creditDue.empty() && crowded == 0;
+}
+
 void Station::sendCredits() {
   if (!creditDue.empty()) {
     std::erase_if(creditDue, [](UcxLink* link) { return link->sendCredit(); });
   }
 }
 
-UcxLink::UcxLink(Station& station, int peerRank, uint64_t peerToken)
+UcxLink::UcxLink(Station& station, int peerRank, const Card& peer)
     : station_(station),
       peerRank_(peerRank),
-      peerToken_(peerToken),
+      peerToken_(peer.token),
       slots_(static_cast<uint64_t>(station.options.slots)),
       slotBytes_(station.options.slotBytes),
       outStride_(kHeaderBytes + slotBytes_),
@@ -49,7 +64,8 @@ UcxLink::UcxLink(Station& station, int peerRank, uint64_t peerToken)
       sends_(slots_, Send{this}),
       control_{this},
       inMemory_(allocateAligned(slots_ * slotBytes_)),
-      incoming_(slots_) {}
+      incoming_(slots_),
+      creditStep_(creditStepFor(station.options, peer)) {}
 
 void UcxLink::giveBack() {
   for (Incoming& message : incoming_) {
@@ -104,12 +120,28 @@ void UcxLink::writeHeader(std::byte* to, Kind kind, const Digest& digest) {
 }
 
 void UcxLink::post(size_t bytes, const Digest& digest) {
-  Send& send = sendOf(posted_);
-  send.isReference = false;
   std::byte* message = slotMemory(posted_);
   writeHeader(message, Kind::Data, digest);
-  ++posted_;
+  Send& send = countPost(bytes);
+  send.isReference = false;
   submit(send, nullptr, message, kHeaderBytes + bytes);
+}
+
+UcxLink::Send& UcxLink::countPost(size_t bytes) {
+  Send& send = sendOf(posted_);
+  send.bytes = bytes + kMessageOverheadBytes;
+  unreleasedBytes_ += send.bytes;
+  noteCrowd();
+  ++posted_;
+  return send;
+}
+
+void UcxLink::noteCrowd() {
+  const bool isCrowded = unreleasedBytes_ > station_.socketBytes;
+  if (isCrowded != isCrowded_) {
+    isCrowded_ = isCrowded;
+    station_.crowded += isCrowded ? 1 : -1;
+  }
 }
 
 bool UcxLink::canReference(const std::byte* /*data*/, size_t bytes) { return bytes <= slotBytes_; }
@@ -118,13 +150,16 @@ bool UcxLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
   if (bytes > slotBytes_ || !hasSlot()) {
     return false;
   }
-  Send& send = sendOf(posted_);
   std::byte* header = slotMemory(posted_);
   writeHeader(header, Kind::Data, digest);
-  ++posted_;
+  Send& send = countPost(bytes);
   send.isReference = true;
   ++openReferences_;
-  submit(send, header, data, bytes);
+  if (bytes > 0) {
+    submit(send, header, data, bytes);
+  } else {
+    submit(send, nullptr, header, kHeaderBytes);
+  }
   return true;
 }
 
@@ -231,7 +266,7 @@ void UcxLink::release() {
 void UcxLink::noteCredit() {
   const bool owes = received_ != creditSent_;
   const bool peerIsOut = arrived_ - creditSent_ >= slots_;
-  const bool isMany = received_ - creditSent_ > slots_ / 2;
+  const bool isMany = received_ - creditSent_ >= creditStep_;
   if (owes && (peerIsOut || isMany || left) && !isCreditDue_ && !dead) {
     isCreditDue_ = true;
     station_.creditDue.push_back(this);
@@ -251,7 +286,10 @@ bool UcxLink::noteReleased(uint64_t released) {
   if (released > posted_) {
     return malformed(fmt::format("it released {} messages of {}", released, posted_));
   }
-  peerReleased_ = std::max(peerReleased_, released);  // headers may overtake each other
+  for (; peerReleased_ < released; ++peerReleased_) {  // an older count may come later: nothing then
+    unreleasedBytes_ -= sendOf(peerReleased_).bytes;
+  }
+  noteCrowd();
   return true;
 }
 

@@ -31,14 +31,19 @@ using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
 struct Station {
   Station(const Table& functions, ucp_worker_h handle, const FabricOptions& chosen)
       : table(functions), worker(handle), options(chosen) {}
+  // Whether all that was posted reaches the peers without further calls.
+  bool isSettled();
 
   const Table& table;
   const ucp_worker_h worker;
   const FabricOptions options;
+  // What the system takes of a link's messages at least, whatever the peer does (settings.h).
+  size_t socketBytes = 0;
   int rank = -1;
   uint64_t token = 0;  // ours: every header must show it
   std::optional<FabricFault> fault;
   int inFlight = 0;                 // sends that UCX has not finished
+  int crowded = 0;                  // links that may have more on their way than the system takes
   std::vector<UcxLink*> creditDue;  // links that owe their peer a message of credits
 
   void raise(int peerRank, Error error);  // the first one stays
@@ -48,7 +53,7 @@ struct Station {
 
 class UcxLink final : public Link {
  public:
-  UcxLink(Station& station, int peerRank, uint64_t peerToken);
+  UcxLink(Station& station, int peerRank, const Card& peer);
   UcxLink(const UcxLink&) = delete;
   UcxLink& operator=(const UcxLink&) = delete;
   ~UcxLink() override = default;
@@ -90,6 +95,7 @@ class UcxLink final : public Link {
     UcxLink* link = nullptr;
     bool inFlight = false;
     bool isReference = false;
+    size_t bytes = 0;  // of the message in this slot, with its header
   };
   struct Incoming {
     const std::byte* data = nullptr;
@@ -102,12 +108,14 @@ class UcxLink final : public Link {
   std::byte* slotMemory(uint64_t number) { return outMemory_.get() + (number % slots_) * outStride_; }
   Send& sendOf(uint64_t number) { return sends_[number % slots_]; }
   bool hasSlot();
+  Send& countPost(size_t bytes);
   void writeHeader(std::byte* to, Kind kind, const Digest& digest);
-  // Hands `header` (nullptr: it stands in front of the data) and [data, data + bytes) to UCX.
+  // Hands [data, data + bytes) to UCX, after a separate `header` if that is not nullptr.
   void submit(Send& send, const std::byte* header, const std::byte* data, size_t bytes);
   static void onSent(void* request, ucs_status_t status, void* sendPointer);
   ucs_status_t onData(const Header& header, std::byte* data, size_t bytes, void* kept);
   bool noteReleased(uint64_t released);
+  void noteCrowd();
   void noteCredit();
   bool malformed(const std::string& what);
 
@@ -124,6 +132,8 @@ class UcxLink final : public Link {
   uint64_t posted_ = 0;
   uint64_t peerReleased_ = 0;
   int openReferences_ = 0;
+  size_t unreleasedBytes_ = 0;  // as the system's memory counts them
+  bool isCrowded_ = false;
   alignas(64) std::byte controlHeader_[kHeaderBytes];
   Send control_;
 
@@ -134,6 +144,7 @@ class UcxLink final : public Link {
   uint64_t arrived_ = 0;     // messages in slots, and those that were
   uint64_t creditSent_ = 0;  // `received_` as the peer was last told
   bool isCreditDue_ = false;
+  const uint64_t creditStep_;  // so many releases are told even if nothing else goes to the peer
 };
 
 }  // namespace peal::ucx

@@ -64,7 +64,7 @@ class Reader {
 
 std::vector<std::byte> packCard(const Card& card) {
   std::vector<std::byte> bytes;
-  for (const uint64_t number : {kMagic, card.slotBytes, card.slots, card.token}) {
+  for (const uint64_t number : {kMagic, card.slotBytes, card.slots, card.token, card.socketBytes}) {
     putNumber(bytes, number);
   }
   putBlock(bytes, card.ucxVersion.data(), card.ucxVersion.size());
@@ -81,6 +81,7 @@ bool unpackCard(std::span<const std::byte> bytes, Card& card) {
   card.slotBytes = reader.number();
   card.slots = reader.number();
   card.token = reader.number();
+  card.socketBytes = reader.number();
   card.ucxVersion = reader.text();
   card.error = reader.text();
   const std::span<const std::byte> address = reader.block();

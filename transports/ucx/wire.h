@@ -37,6 +37,7 @@ struct Card {
   uint64_t slotBytes = 0;
   uint64_t slots = 0;
   uint64_t token = 0;
+  uint64_t socketBytes = 0;
   std::string ucxVersion;
   std::string error;
   std::vector<std::byte> address;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/transports/ucx/ucx_pair.h"
@@ -158,6 +159,48 @@ TEST(UcxLink, MessagesOutliveTheirSender) {
   // It left in good order: no fault, and nothing more can be posted.
   EXPECT_FALSE(ranks.until([&] { return ranks[1].fault().has_value(); }, 300));
   EXPECT_EQ(ranks.link(1, 0).tryStage(1), nullptr);
+}
+
+// Once a rank is settled, nothing of what it posted waits for its next call. The sockets have little memory,
+// so that they refuse a part of it.
+TEST(UcxLink, WhatIsSettledArrivesWithoutItsSender) {
+  int settledTurns = 0;
+  for (const size_t bytes : {size_t{8}, size_t{2000}, size_t{8000}, size_t{65536}}) {
+    constexpr uint32_t kSlots = 64;
+    setenv("UCX_TCP_SNDBUF", "64k", 1);
+    UcxRanks ranks(2, {65536, kSlots});
+    unsetenv("UCX_TCP_SNDBUF");
+    ASSERT_TRUE(ranks.good());
+    uint32_t received = 0;
+    uint32_t posted = 0;
+    for (int turn = 0; turn < 40; ++turn) {
+      const auto most = static_cast<uint32_t>(1 + turn * 7 % 64);
+      while (posted - received < most &&
+             tryPost(ranks.link(0, 1), bytesOf(static_cast<int>(posted), bytes), posted)) {
+        ++posted;
+      }
+      bool isSettled = false;
+      for (int polls = 0; polls < 20 && !isSettled; ++polls) {
+        ranks[0].poll();
+        isSettled = ranks[0].settled();
+      }
+      settledTurns += isSettled ? 1 : 0;
+      // A settled rank does nothing from here on, and all must arrive.
+      const Deadline deadline = Deadline::afterMs(kUcxLimitMs);
+      const uint32_t wanted = isSettled ? posted : std::min(posted, received + 3);
+      while (received < wanted && !deadline.passed()) {
+        if (!isSettled) {
+          ranks[0].poll();
+        }
+        if (hasArrival(ranks.link(1, 0))) {
+          expectArrival(ranks.link(1, 0), bytesOf(static_cast<int>(received), bytes), received);
+          ++received;
+        }
+      }
+      ASSERT_EQ(received, wanted) << bytes << " bytes, settled: " << isSettled;
+    }
+  }
+  EXPECT_GT(settledTurns, 0);
 }
 
 TEST(UcxLink, TheDescriptorWakesASleeper) {
