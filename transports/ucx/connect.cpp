@@ -83,7 +83,9 @@ Result<void> UcxFabric::connect(Exchange& exchange, const std::vector<int>& peer
     return !step ? step : !outcomes ? Result<void>(outcomes.error()) : Result<void>();
   };
   PEAL_TRY(agree(makeLinks(*cards, peers)));
-  return agree(greet(*cards, Deadline::afterMs(std::min(deadline.leftMs(), kGreetMs))));
+  PEAL_TRY(agree(greet(*cards, Deadline::afterMs(std::min(deadline.leftMs(), kGreetMs)))));
+  isConnected_ = true;
+  return {};
 }
 
 Result<void> UcxFabric::makeLinks(const std::vector<Card>& cards, const std::vector<int>& peers) {

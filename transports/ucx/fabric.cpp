@@ -34,7 +34,7 @@ UcxFabric::UcxFabric(std::unique_ptr<Worker> worker, const FabricOptions& option
 }
 
 UcxFabric::~UcxFabric() {
-  if (!station_.fault) {
+  if (isConnected_ && !station_.fault) {
     leave();
   }
   closeEndpoints();
@@ -79,6 +79,7 @@ void UcxFabric::closeEndpoints() {
         closing.push_back(request);
       }
     }
+    link->endpoint = nullptr;
     link->dead = true;
   }
   const Deadline deadline = Deadline::afterMs(kCloseMs);

@@ -28,8 +28,12 @@ class UcxRanks {
       : UcxRanks(std::vector<const ucx::Library*>(static_cast<size_t>(size), nullptr), options) {}
 
   // nullptr: UCX itself.
-  UcxRanks(const std::vector<const ucx::Library*>& libraries, const FabricOptions& options)
-      : board_(static_cast<int>(libraries.size())), fabrics_(libraries.size()), errors_(libraries.size()) {
+  UcxRanks(const std::vector<const ucx::Library*>& libraries, const FabricOptions& options,
+           int connectMs = kUcxLimitMs)
+      : connectMs_(connectMs),
+        board_(static_cast<int>(libraries.size())),
+        fabrics_(libraries.size()),
+        errors_(libraries.size()) {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < libraries.size(); ++rank) {
       threads.emplace_back([this, rank, &libraries, &options] { connect(rank, libraries[rank], options); });
@@ -99,7 +103,7 @@ class UcxRanks {
       }
     }
     const Result<void> connected =
-        (*fabric)->connect(exchange, peers, control_, Deadline::afterMs(kUcxLimitMs));
+        (*fabric)->connect(exchange, peers, control_, Deadline::afterMs(connectMs_));
     if (!connected) {
       errors_[rank] = connected.error().message;
       return;
@@ -107,6 +111,7 @@ class UcxRanks {
     fabrics_[rank] = std::move(*fabric);
   }
 
+  const int connectMs_;
   ExchangeBoard board_;
   NoControl control_;
   std::vector<std::unique_ptr<Fabric>> fabrics_;
