@@ -1,5 +1,6 @@
 // System information: says what is known, and of what is not built in exactly that. Tries what shared memory
-// needs, asks the CUDA runtime for devices and UCX for its transports; nothing else is probed.
+// needs, asks the CUDA runtime for devices, UCX for its transports and libibverbs for ports; nothing else is
+// probed.
 #include "lib/api/system_info.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "peal/peal.h"
 #include "transports/shm/shm.h"
 #include "transports/ucx/ucx.h"
+#include "transports/verbs/verbs.h"
 
 namespace peal {
 namespace {
@@ -88,11 +90,27 @@ std::string partJson(std::string_view name, bool found, std::string_view why) {
   return fmt::format(R"({{"name": {}, "found": {}, "why": {}}})", quoted(name), found, quoted(why));
 }
 
-constexpr std::string_view kNotBuilt = "not built into this version";
-
 std::string cudaText(const DeviceSupport& devices) {
   return devices.built ? fmt::format("{}; kernels for {}", devices.reason, devices.architectures)
                        : devices.reason;
+}
+
+// Each port with its address, or why it is not used.
+std::string verbsJson() {
+  const Result<std::vector<VerbsPort>> ports = probeVerbs();
+  if (!ports) {
+    return partJson("verbs", false, utf8(ports.error().message));
+  }
+  bool any = false;
+  std::string text;
+  for (const VerbsPort& port : *ports) {
+    const std::string use = port.unused.empty()
+                                ? fmt::format("{}, {}, MTU {}", port.link, port.address, port.mtuBytes)
+                                : "not used: " + port.unused;
+    text += fmt::format("{}{}:{} {}", text.empty() ? "" : "; ", port.device, port.port, use);
+    any = any || port.unused.empty();
+  }
+  return partJson("verbs", any, utf8(text));
 }
 
 }  // namespace
@@ -116,8 +134,8 @@ std::string systemInfoJson() {
                  partJson("cuda", devices.count > 0, utf8(cudaText(devices))));
   fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
                  partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
-                 partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))),
-                 partJson("verbs", false, kNotBuilt), partJson("ucx", ucx.available, utf8(ucx.reason)));
+                 partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))), verbsJson(),
+                 partJson("ucx", ucx.available, utf8(ucx.reason)));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
                  table ? "null" : quoted(utf8(table.error().message)), knobs);
   return json;

@@ -1,5 +1,5 @@
-// The real libibverbs with a hand in between: tests break queue pairs and falsify requests on real (soft-RoCE)
-// devices. One per rank.
+// The real libibverbs with a hand in between: tests break queue pairs and falsify requests on real
+// (soft-RoCE) devices. One per rank.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -47,11 +47,14 @@ class TappedLibrary final : public verbs::Library {
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
     return real_.regMr(pd, address, bytes, access);
   }
-  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int file, int access) override {
+  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int file,
+                      int access) override {
     return real_.regDmabufMr(pd, offset, bytes, address, file, access);
   }
   int deregMr(ibv_mr* mr) override { return real_.deregMr(mr); }
-  ibv_comp_channel* createCompChannel(ibv_context* context) override { return real_.createCompChannel(context); }
+  ibv_comp_channel* createCompChannel(ibv_context* context) override {
+    return real_.createCompChannel(context);
+  }
   int destroyCompChannel(ibv_comp_channel* channel) override { return real_.destroyCompChannel(channel); }
   ibv_cq* createCq(ibv_context* context, int entries, ibv_comp_channel* channel) override {
     return real_.createCq(context, entries, channel);
@@ -60,7 +63,9 @@ class TappedLibrary final : public verbs::Library {
   int getCqEvent(ibv_comp_channel* channel, ibv_cq** cq) override { return real_.getCqEvent(channel, cq); }
   void ackCqEvents(ibv_cq* cq, unsigned count) override { real_.ackCqEvents(cq, count); }
   int reqNotifyCq(ibv_cq* cq) override { return real_.reqNotifyCq(cq); }
-  int pollCq(ibv_cq* cq, int most, ibv_wc* completions) override { return real_.pollCq(cq, most, completions); }
+  int pollCq(ibv_cq* cq, int most, ibv_wc* completions) override {
+    return real_.pollCq(cq, most, completions);
+  }
   ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
     const std::lock_guard lock(mutex_);
     if (real_.deviceName(pd->context->device) == refuse) {

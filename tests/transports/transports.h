@@ -83,6 +83,10 @@ inline Result<std::unique_ptr<Endpoint>> connectRouted(const FabricCandidate& fa
                        .deadline = Deadline::afterMs(kTestLimitMs / 2)});
 }
 
+// What a program adds, by the file that it is linked with: rows_none.cpp, verbs/rows_fake.cpp, or
+// tests/rdma/rows_real.cpp.
+std::vector<Transport> moreTransports();
+
 inline std::vector<Transport> allTransports() {
   const auto shm = [](Exchange& exchange, const TransportOptions& options) {
     return connectShm(exchange, kSecret,
@@ -95,12 +99,16 @@ inline std::vector<Transport> allTransports() {
   const auto routed = [](Exchange& exchange, const TransportOptions& options) {
     return connectRouted({"loopback", openLoopback}, exchange, options);
   };
-  return {{"shm_threads", RanksAre::Threads, shm},
-          {"shm_processes", RanksAre::Processes, shm},
-          {"network_threads", RanksAre::Threads, network, true},
-          {"network_processes", RanksAre::Processes, network, true},
-          {"routed_threads", RanksAre::Threads, routed, true},
-          {"routed_processes", RanksAre::Processes, routed, true}};
+  std::vector<Transport> rows{{"shm_threads", RanksAre::Threads, shm},
+                              {"shm_processes", RanksAre::Processes, shm},
+                              {"network_threads", RanksAre::Threads, network, true},
+                              {"network_processes", RanksAre::Processes, network, true},
+                              {"routed_threads", RanksAre::Threads, routed, true},
+                              {"routed_processes", RanksAre::Processes, routed, true}};
+  for (Transport& row : moreTransports()) {
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 // Between nodes nothing is read in place.

@@ -154,8 +154,9 @@ void VerbsLink::announce(Lane& lane) {
 
 void VerbsLink::rise(Lane& lane) {
   lane.state = LaneState::Up;
-  log(LogLevel::Warn, fmt::format("{}: a queue pair failed and was made anew (attempt {}): {}", nameOf(lane),
-                                  lane.attempts, lane.reason));
+  log(lane.attempts <= 1 ? LogLevel::Warn : LogLevel::Info,
+      fmt::format("{}: a queue pair failed and was made anew (attempt {}): {}", nameOf(lane), lane.attempts,
+                  lane.reason));
   // A lane that failed is the last choice until something has gone over it again: this does.
   ping(lane);
   markPending();
@@ -318,8 +319,9 @@ void VerbsLink::onBye() {
   departed_ = true;
 }
 
+// Not after a fault: then nobody leaves in good order.
 void VerbsLink::sendBye() {
-  if (!departed_) {
+  if (!departed_ && !station_.fault) {
     Note bye;
     bye.kind = NoteKind::Bye;
     tell(bye);

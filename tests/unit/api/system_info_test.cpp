@@ -108,8 +108,7 @@ TEST(SystemInfo, NamesDevicesAndTransportsWithReasons) {
   // What there is depends on the machine and the build; that a reason is given does not.
   EXPECT_EQ(part(info["devices"], "cuda")["found"], part(info["transports"], "cuda_ipc")["found"]);
   EXPECT_GE(part(info["devices"], "cuda")["why"].get<std::string>().size(), 20u);
-  EXPECT_EQ(part(info["transports"], "verbs")["found"], false);
-  EXPECT_EQ(part(info["transports"], "verbs")["why"], "not built into this version");
+  EXPECT_GE(part(info["transports"], "verbs")["why"].get<std::string>().size(), 20u);
   EXPECT_GE(part(info["transports"], "ucx")["why"].get<std::string>().size(), 20u);
 }
 

@@ -1,0 +1,7 @@
+#include "tests/transports/transports.h"
+
+namespace peal::test {
+
+std::vector<Transport> moreTransports() { return {}; }
+
+}  // namespace peal::test
