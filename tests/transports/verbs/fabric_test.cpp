@@ -1,5 +1,6 @@
 // The verbs fabric over the fake library: messages, credits, references, sleeping, and queue pairs that fail
 // in every way on the way.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -27,23 +28,11 @@ struct Machines {
     for (int rank = 0; rank < size; ++rank) {
       std::vector<FakeDeviceSpec> devices;
       for (size_t i = 0; i < names.size(); ++i) {
-        devices.push_back(roceDevice(fmt("{}-{}", names[i], rank), fmt("10.0.{}.{}", i, rank + 1)));
+        devices.push_back(
+            roceDevice(fmt::format("{}-{}", names[i], rank), fmt::format("10.0.{}.{}", i, rank + 1)));
       }
       libraries.push_back(std::make_unique<FakeVerbs>(world, rank, devices));
     }
-  }
-  template <class... A>
-  static std::string fmt(const std::string& pattern, const A&... values) {
-    std::string text = pattern;
-    ((replace(text, values)), ...);
-    return text;
-  }
-  static void replace(std::string& text, const std::string& value) {
-    text.replace(text.find("{}"), 2, value);
-  }
-  template <class N>
-  static void replace(std::string& text, N value) {
-    replace(text, std::to_string(value));
   }
   OpenFabric open(const verbs::Options& chosen) {
     return [this, chosen](int rank) {
