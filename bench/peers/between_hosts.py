@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """All-reduce between two hosts over TCP: peal beside Open MPI and gloo, in alternation.
 
-    bench/peers/nodes.py build/release/bench/all_reduce_perf [--rate 1gbit] [--rounds 5] [--json FILE]
+    bench/peers/between_hosts.py build/release/bench/all_reduce_perf [--rate 1gbit] [--rounds 5] [--json FILE]
 
 The hosts are two network namespaces of this machine (tools/hosts/hosts.py), one rank on each; needs root. Every round
 runs every contender once at every size; printed are medians over the rounds, and best peer's time / peal's. Installs

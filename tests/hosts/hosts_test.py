@@ -1,0 +1,245 @@
+#!/usr/bin/python3
+"""Collectives, launchers, traffic and faults between hosts: hosts_test.py FOLDER-OF-THE-BENCHES PEAL-TRAIN
+
+Every host is a network namespace (hosts.py), so ranks on different ones talk through the network only. Skipped, with
+the reason, where hosts cannot be made.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "tools", "hosts"))
+import hosts  # noqa: E402 (found by the line above)
+from hosts import Hosts, clean_environment, run_ranks  # noqa: E402
+
+BENCHES = ""
+TRAIN = ""
+TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "train", "us-constitution.txt")
+LIMIT_S = 100
+
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv"]
+LAYOUTS = [(1, 1), (2, 2), (2, 2, 2), (3, 3), (3, 1)]
+
+SKIPPED = 77  # the exit status that CMakeLists.txt names
+
+
+def bench(collective):
+    return os.path.join(BENCHES, collective + "_perf")
+
+
+class HostsTest(unittest.TestCase):
+    def assert_right(self, done):
+        """Every rank ended well, and rank 0's table has no wrong element."""
+        for rank, one in enumerate(done):
+            self.assertEqual(one.returncode, 0, f"rank {rank}: {one.stdout}\n{one.stderr}")
+        self.assertRegex(done[0].stdout, r"Out of bounds values : 0 OK")
+        self.assertRegex(done[0].stdout, r"(?m)^ +\d+ +\d+ ")  # there are rows
+
+
+class Collectives(HostsTest):
+    def check_layout(self, per_host, order):
+        with Hosts(len(per_host)) as made:
+            for collective in COLLECTIVES:
+                with self.subTest(collective=collective, per_host=per_host, order=order):
+                    sizes = ["-b", "8", "-e", "600K", "-f", "41", "-n", "2", "-w", "1"]
+                    self.assert_right(run_ranks(made, per_host, [bench(collective), *sizes], order=order))
+
+    def test_by_node(self):
+        for per_host in LAYOUTS:
+            self.check_layout(per_host, "node")
+
+    def test_round_robin(self):
+        for per_host in [(2, 2), (3, 1)]:
+            self.check_layout(per_host, "robin")
+
+    def test_low_precision_and_deterministic(self):
+        with Hosts(2) as made:
+            for environment in ({}, {"PEAL_DETERMINISTIC": "1"}):
+                command = [bench("all_reduce"), "-d", "bfloat16", "-o", "avg", "-b", "2", "-e", "300K", "-f", "53", "-n", "2"]
+                self.assert_right(run_ranks(made, (2, 1), command, **environment))
+
+
+class Launchers(HostsTest):
+    COMMAND = ["-b", "1K", "-e", "64K", "-f", "8", "-n", "2"]
+
+    def run_launcher(self, *command):
+        # Both launchers refuse root, or lack a terminal, in their own ways.
+        environment = clean_environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                        OMPI_MCA_rmaps_base_oversubscribe="1")
+        with Hosts(2) as made:
+            shell, variables = made.remote_shell()
+            launcher = made.start(0, [part.replace("SHELL", shell) for part in command], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**environment, **variables})
+            out, err = launcher.communicate(timeout=LIMIT_S)
+            self.assertEqual(launcher.returncode, 0, f"{out}\n{err}")
+            self.assertRegex(out, r"Out of bounds values : 0 OK")
+            self.assertRegex(out, r"on +host0 ")
+            self.assertRegex(out, r"on +host1 ")
+
+    def test_open_mpi(self):
+        if hosts.shutil.which("mpirun.openmpi") is None:
+            self.skipTest("Open MPI's mpirun is not installed (Debian package openmpi-bin)")
+        self.run_launcher("mpirun.openmpi", "--mca", "plm_rsh_agent", "SHELL", "-H", "host0:2,host1:2", "-n", "4",
+                          bench("all_reduce"), *self.COMMAND)
+
+    def test_mpich(self):
+        if hosts.shutil.which("mpirun.mpich") is None:
+            self.skipTest("MPICH's mpirun is not installed (Debian package mpich)")
+        self.run_launcher("mpirun.mpich", "-launcher", "ssh", "-launcher-exec", "SHELL", "-hosts", "host0:2,host1:2",
+                          "-n", "4", "-genv", "MASTER_ADDR", "host0", "-genv", "MASTER_PORT", "29500",
+                          bench("all_reduce"), *self.COMMAND)
+
+    def check_variables(self, of_rank):
+        where = [0, 0, 1, 1]
+        with Hosts(2) as made:
+            ranks = [made.start(host, [bench("all_reduce"), *self.COMMAND], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=clean_environment(**of_rank(rank, host, rank % 2)))
+                     for rank, host in enumerate(where)]
+            done = []
+            for rank in ranks:
+                out, err = rank.communicate(timeout=LIMIT_S)
+                done.append(subprocess.CompletedProcess([], rank.returncode, out, err))
+            self.assert_right(done)
+
+    def test_torchruns_variables(self):
+        self.check_variables(lambda rank, host, local: {
+            "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "host0", "MASTER_PORT": "29500"})
+
+    def test_slurms_variables(self):
+        self.check_variables(lambda rank, host, local: {
+            "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4",
+            "SLURM_LOCALID": str(local), "SLURM_NODEID": str(host), "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+            "SLURM_STEP_NODELIST": "host[0-1]"})
+
+
+class Traffic(HostsTest):
+    def wire_bytes(self, per_host, size, calls, collective="all_reduce", **environment):
+        """Bytes that each host's interface sent for each call, start and warm-up taken off: the difference of a long
+        and a short run."""
+        def sent(iterations):
+            with Hosts(len(per_host)) as made:
+                command = [bench(collective), "-b", str(size), "-e", str(size), "-n", str(iterations), "-w", "1", "-c", "0",
+                           "-R", "1"]
+                done = run_ranks(made, per_host, command, **environment)
+                for one in done:
+                    self.assertEqual(one.returncode, 0, one.stderr)
+                return [made.sent_bytes(index) for index in range(len(per_host))]
+        short, long = sent(1), sent(1 + calls)
+        # The bench measures out of place and in place: twice the calls.
+        return [(b - a) / (2 * calls) for a, b in zip(short, long)]
+
+    def test_hierarchical_all_reduce_sends_each_shard_once(self):
+        size = 4 << 20
+        for per_host in [(2, 2), (4, 4)]:
+            # Between two nodes every element goes once each way: 2 (R - 1)/R x S from each node.
+            for sent in self.wire_bytes(per_host, size, 4, PEAL_ALGO="hierarchical"):
+                self.assertAlmostEqual(sent / size, 1.0, delta=0.03, msg=f"{per_host}")
+
+
+class Faults(HostsTest):
+    LONG = ["-b", "64K", "-e", "64K", "-n", "1000000", "-w", "1", "-c", "0"]
+
+    def start_two(self, made, **environment):
+        variables = {"PEAL_SIZE": "2", "PEAL_ROOT": f"host0:{hosts.ROOT_PORT}", "PEAL_LOCAL_RANK": "0",
+                     "PEAL_LOCAL_SIZE": "1", **environment}
+        return [made.start(host, [bench("all_reduce"), *self.LONG], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, env=clean_environment(PEAL_RANK=str(host), **variables))
+                for host in range(2)]
+
+    @staticmethod
+    def await_traffic(made, least_bytes):
+        before = made.sent_bytes(1)
+        end = time.monotonic() + LIMIT_S
+        while made.sent_bytes(1) < before + least_bytes:
+            if time.monotonic() > end:
+                raise AssertionError("no traffic: the ranks did not start")
+            time.sleep(0.05)
+
+    def test_a_killed_rank_is_named_by_the_others(self):
+        with Hosts(2) as made:
+            ranks = self.start_two(made)
+            self.await_traffic(made, 1 << 20)
+            # nsenter has become the bench.
+            ranks[1].send_signal(signal.SIGKILL)
+            _, err = ranks[0].communicate(timeout=15)
+            self.assertNotEqual(ranks[0].returncode, 0)
+            self.assertRegex(err, r"rank 1")
+            ranks[1].communicate()
+
+    def test_a_link_that_is_down_for_a_second_costs_only_time(self):
+        with Hosts(2) as made:
+            ranks = self.start_two(made)
+            self.await_traffic(made, 1 << 20)
+            made.set_link(1, up=False)
+            time.sleep(1)
+            made.set_link(1, up=True)
+            self.await_traffic(made, 8 << 20)
+            gave_up = [rank.poll() for rank in ranks]
+            for rank in ranks:
+                rank.kill()
+            self.assertEqual(gave_up, [None, None], [rank.communicate()[1] for rank in ranks])
+
+    def test_a_host_that_vanishes_is_noticed(self):
+        with Hosts(2) as made:
+            ranks = self.start_two(made)
+            self.await_traffic(made, 1 << 20)
+            made.set_link(1, up=False)
+            _, err = ranks[0].communicate(timeout=60)
+            self.assertNotEqual(ranks[0].returncode, 0)
+            self.assertRegex(err, r"rank 1")
+            ranks[1].kill()
+            ranks[1].communicate()
+
+    def test_no_way_to_the_other_node_is_explained(self):
+        with Hosts(2) as made:
+            done = run_ranks(made, (1, 1), [bench("all_reduce"), "-b", "8", "-e", "8"], PEAL_INTERFACE="wlan7")
+            self.assertNotEqual(done[0].returncode, 0)
+            self.assertRegex(done[0].stderr, r"wlan7")
+            self.assertRegex(done[0].stderr, r"eth0")  # what there is
+
+
+class Training(HostsTest):
+    def losses(self, path):
+        with open(path, encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines]
+        found = [record["loss"] for record in records if "loss" in record]
+        self.assertGreaterEqual(len(found), 5, records[:3])
+        return found
+
+    def test_two_hosts_give_the_bits_of_one(self):
+        with Hosts(2) as made, Hosts(1) as single, tempfile.TemporaryDirectory() as folder:
+            for stage in ("2", "3"):
+                runs = []
+                for name, where, per_host, grouped in (("two", made, (2, 2), False), ("one", single, (4,), True)):
+                    metrics = os.path.join(folder, f"{name}-{stage}.jsonl")
+                    command = [TRAIN, "--stage", stage, "--text", TEXT, "--layers", "1", "--width", "32", "--heads", "2",
+                               "--context", "16", "--batch", "2", "--steps", "6", "--log-every", "1", "--sample", "0",
+                               "--metrics", metrics]
+                    if grouped:
+                        # The same nodes, pretended on one machine.
+                        command = ["sh", "-c", 'export PEAL_HOST_ID=h$((PEAL_RANK / 2)); exec "$@"', "sh", *command]
+                    done = run_ranks(where, per_host, command)
+                    for one in done:
+                        self.assertEqual(one.returncode, 0, one.stderr)
+                    runs.append(self.losses(metrics))
+                self.assertEqual(runs[0], runs[1], f"stage {stage}")
+
+
+if __name__ == "__main__":
+    reason = hosts.unavailable()
+    if reason:
+        print(f"skipped: hosts cannot be made: {reason}")
+        sys.exit(SKIPPED)
+    TRAIN = os.path.abspath(sys.argv.pop(2))
+    BENCHES = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
