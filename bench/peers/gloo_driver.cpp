@@ -4,7 +4,7 @@
 //   gloo_driver SIZES RANK RANKS ADDRESS STORE-FOLDER ALGORITHM
 //
 // ADDRESS: of this rank's interface. ALGORITHM: ring, bcube, or halving_doubling (in place, busy polling:
-// gloo's fastest). See peer.h. Built by bench/peers/nodes.py.
+// gloo's fastest). See peer.h. Built by bench/peers/between_hosts.py.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/barrier.h>

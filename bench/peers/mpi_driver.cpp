@@ -1,6 +1,6 @@
 // Times MPI_Allreduce as all_reduce_perf times peal: warm-up, a barrier, then the mean over the iterations of
-// the rank that took longest. mpi_driver SIZES; see peer.h. Built by bench/peers/nodes.py with the MPI's own
-// compiler.
+// the rank that took longest. mpi_driver SIZES; see peer.h. Built by bench/peers/between_hosts.py with the
+// MPI's own compiler.
 #include <mpi.h>
 
 #include "bench/peers/peer.h"

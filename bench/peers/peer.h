@@ -1,5 +1,5 @@
 // What the drivers of the peers share: sizes, how often each is timed, values that show a wrong sum, and the
-// line that bench/peers/nodes.py reads. Only all-reduce of float32, which every peer has.
+// line that bench/peers/between_hosts.py reads. Only all-reduce of float32, which every peer has.
 #pragma once
 #include <cstddef>
 #include <cstdio>
