@@ -84,6 +84,7 @@ bool RootService::doorOpen() const {
 }
 
 void RootService::run() {
+  pthread_setname_np(pthread_self(), "peal-root");
   while (!done(Clock::now())) {
     pollOnce();
     checkDeadlines(Clock::now());
