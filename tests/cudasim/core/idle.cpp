@@ -15,7 +15,8 @@ constexpr uint64_t kAccessesPerPoll = 128;
 // Polls of a thread after which it waits, even if every one was of another address.
 constexpr uint32_t kLongStreak = 16;
 constexpr uint64_t kFirstSkipNs = 1'000'000, kMostSkipNs = uint64_t{1} << 45;  // of time: 1 ms to 9 hours
-constexpr uint64_t kYieldsBeforeNaps = 20, kNapNs = 50'000;
+// A nap may take ten times as long where the machine is busy, and most waits are for another thread's next step.
+constexpr uint64_t kYieldsForNs = 300'000, kNapNs = 50'000;
 
 std::atomic<uint64_t> skippedNs{0};
 
@@ -57,7 +58,7 @@ void noticeChanges() {
   Executor& e = *executor;
   if (e.vainSince != hot.changes) {
     e.vainSince = hot.changes;
-    e.vain = e.vainChecked = e.idleSinceNs = e.naps = 0;
+    e.vain = e.vainChecked = e.idleSinceNs = 0;
     e.skipNs = kFirstSkipNs;
   }
 }
@@ -79,7 +80,7 @@ void waitForOthers() {
     endRun(TrapKind::NoProgress, "no progress for " + std::to_string(e.options.timeoutMs) +
                                      " ms (CUDASIM_TIMEOUT_MS)" + deadlockReport());
   }
-  if (++e.naps < kYieldsBeforeNaps) {
+  if (now - e.idleSinceNs < kYieldsForNs) {
     sched_yield();
   } else {
     const timespec duration{0, kNapNs};

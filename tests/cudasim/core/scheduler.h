@@ -173,7 +173,7 @@ struct Executor {
 
   // Polls in vain of all threads while Hot::changes stayed vainSince, and when they were last looked at.
   uint64_t vain = 0, vainChecked = 0, vainSince = ~uint64_t{0};
-  uint64_t idleSinceNs = 0, naps = 0;
+  uint64_t idleSinceNs = 0;
   uint64_t skipNs = 0;  // of the next jump in time
 };
 extern constinit thread_local Executor* executor;
