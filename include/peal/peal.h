@@ -260,9 +260,9 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  * A call checks its arguments, puts a kernel on the stream and returns; the stream runs it. So an error that
  * shows itself while it runs (a peer's death, the deadline, ranks that disagree) comes from a later call,
  * pealCommGetAsyncError or pealCommFinalize; all kernels of the communicator then leave at once.
- *  - buffers: memory of the rank's device (cudaMalloc, pealMemAllocDevice), at least as long as the call
- * says. Host, pinned and managed memory and other devices' memory are pealInvalidArgument, and so is a stream
- * of another device.
+ *  - buffers: memory of the rank's device (cudaMalloc, pealMemAllocDevice), at least as long as the
+ *    call says. Host, pinned and managed memory and other devices' memory are pealInvalidArgument, and so
+ *    is a stream of another device.
  *  - streams: operations of one communicator run in the order of the calls, also across streams.
  *    Communicators that one thread uses on one device run in the order of its calls, so they do not wait for
  *    each other as long as every rank uses them in the same order.
@@ -273,10 +273,10 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  *    work queues, and streams that share one wait for each other. Freeing memory of the device (cudaFree,
  *    pealMemFree, pealCommDestroy, pealCommAbort) waits for all its kernels: not while another rank's kernel
  *    waits for this rank's next call.
- *  - a captured stream (CUDA graphs): collectives, sends and receives may be captured, inside groups too.
- * Each launch of the graph then runs them; every rank launches its graph in the same order among its other
- *    calls. Launches and calls on different streams are ordered by the caller's events. Making, splitting,
- *    finalizing and deregistering are not captured.
+ *  - a captured stream (CUDA graphs): collectives, sends and receives may be captured, inside groups
+ *    too. Each launch of the graph then runs them; every rank launches its graph in the same order among
+ *    its other calls. Launches and calls on different streams are ordered by the caller's events. Making,
+ *    splitting, finalizing and deregistering are not captured.
  */
 
 /* ---- collectives ------------------------------------------------------------------------------
