@@ -15,7 +15,8 @@ constexpr uint64_t kAccessesPerPoll = 128;
 // Polls of a thread after which it waits, even if every one was of another address.
 constexpr uint32_t kLongStreak = 16;
 constexpr uint64_t kFirstSkipNs = 1'000'000, kMostSkipNs = uint64_t{1} << 45;  // of time: 1 ms to 9 hours
-// A nap may take ten times as long where the machine is busy, and most waits are for another thread's next step.
+// A nap may take ten times as long where the machine is busy, and most waits are for another thread's next
+// step.
 constexpr uint64_t kYieldsForNs = 300'000, kNapNs = 50'000;
 
 std::atomic<uint64_t> skippedNs{0};
