@@ -91,8 +91,8 @@ void expectDisagreement(const Call& first, const Call& second, const std::vector
   onThreads(2, [&](int rank) {
     const pealComm_t comm = comms[static_cast<size_t>(rank)];
     const GpuStream stream(rank);
-    const GpuBuffer in(rank, kCount * 16);
-    const GpuBuffer out(rank, kCount * 16);
+    const GpuBuffer in(rank, 40000);
+    const GpuBuffer out(rank, 40000);
     PEAL_EXPECT_OK(issue(rank == 0 ? first : second, in.data(), out.data(), comm, 2, stream.peal()));
     stream.synchronize();
     const pealResult_t error = awaitError(comm);
@@ -130,6 +130,65 @@ TEST(GpuFaults, RanksThatDisagreeLearnTheField) {
     Call other = call;
     other.op = pealMax;
     expectDisagreement(call, other, {"the reduction is", "sum", "max"});
+  });
+}
+
+// No message of one rank meets a wait of the other: the tuner's protocol depends on the count, or every rank
+// waits for a root that it is not. The deadline is far away.
+TEST(GpuFaults, CallsWhoseMessagesDoNotMeet) {
+  inProcess(smallGpu(), [] {
+    const auto start = steady_clock::now();
+    const Call small{.kind = pealStatAllReduce, .type = pealInt8, .count = 100};
+    Call large = small;
+    large.count = 40000;
+    expectDisagreement(small, large, {"the count is", "100", "40000"});
+    expectDisagreement(large, small, {"the count is", "100", "40000"});
+    expectDisagreement(large, {.kind = pealStatBarrier}, {"the operation is", "barrier"});
+    const Call rooted{.kind = pealStatBroadcast, .type = pealFloat32, .count = 200, .root = 1};
+    Call elsewhere = rooted;
+    elsewhere.root = 0;
+    expectDisagreement(rooted, elsewhere, {"the root is", "1 on rank 0", "0 on rank 1"});
+    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(15));
+  });
+}
+
+TEST(GpuFaults, ADisagreementBehindAgreementInGraphsToo) {
+  inProcess(smallGpu(), [] {
+    const std::vector<pealComm_t> comms = initAll({0, 1});
+    onThreads(2, [&](int rank) {
+      const pealComm_t comm = comms[static_cast<size_t>(rank)];
+      const GpuStream stream(rank);
+      const GpuBuffer data(rank, 800);
+      const auto broadcast = [&](int root) {
+        PEAL_EXPECT_OK(pealBroadcast(data.data(), data.data(), 200, pealFloat32, root, comm, stream.peal()));
+      };
+      // Rank 0 launches from a graph what rank 1 calls, twenty times; then they differ.
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t launchable = nullptr;
+      if (rank == 0) {
+        CUDA_OK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+        broadcast(0);
+        CUDA_OK(cudaStreamEndCapture(stream.get(), &graph));
+        CUDA_OK(cudaGraphInstantiate(&launchable, graph, 0));
+      }
+      for (int turn = 0; turn < 20; ++turn) {
+        if (rank == 0) {
+          CUDA_OK(cudaGraphLaunch(launchable, stream.get()));
+        } else {
+          broadcast(0);
+        }
+      }
+      stream.synchronize();
+      broadcast(1 - rank);
+      stream.synchronize();
+      const pealResult_t error = awaitError(comm);
+      EXPECT_TRUE(error == pealInvalidUsage || error == pealRemoteError) << pealGetLastError(comm);
+      if (rank == 0) {
+        CUDA_OK(cudaGraphExecDestroy(launchable));
+        CUDA_OK(cudaGraphDestroy(graph));
+      }
+    });
+    destroyAll(comms);
   });
 }
 

@@ -16,6 +16,9 @@ namespace {
 
 constexpr size_t kSlotMostBytes = size_t{256} << 10;
 constexpr size_t kSlotLeastBytes = size_t{4} << 10;
+// What a slot has besides its payload.
+constexpr size_t kSlotRoomBytes =
+    kLineBytes - BoxShape{1, 1, kLineBytes, kLineBytes}.payloadBytes(Protocol::Simple);
 constexpr size_t kLowSlotMostBytes = size_t{16} << 10;
 constexpr size_t kLowSlotLeastBytes = size_t{2} << 10;
 // With less than that in a slot more channels do not pay.
@@ -146,10 +149,10 @@ BoxShape shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t b
     const auto round = [](size_t bytes) { return static_cast<uint32_t>(bytes / kLineBytes * kLineBytes); };
     shape.lowSlotBytes = round(std::clamp(each / 4, kLowSlotLeastBytes, kLowSlotMostBytes));
     const size_t others = 2 * size_t{shape.lowSlotBytes} + 2 * kLineBytes;
-    const size_t left = each > others ? each - others : 0;
-    shape.slotBytes = round(slotBytes != 0 ? std::max(slotBytes + kLineBytes - 1, 2 * kLineBytes)
-                                           : std::clamp(left, kSlotLeastBytes, kSlotMostBytes));
-    const size_t least = slotBytes != 0 ? shape.slotBytes : kSlotComfortBytes;
+    const size_t left = std::max(each > others ? each - others : 0, kSlotLeastBytes);
+    const size_t wanted = slotBytes != 0 ? slotBytes + kSlotRoomBytes : kSlotMostBytes;
+    shape.slotBytes = round(std::min(left, wanted + kLineBytes - 1));
+    const size_t least = slotBytes != 0 ? wanted : kSlotComfortBytes;
     if (left >= least || shape.channels == 1) {
       return shape;
     }

@@ -18,6 +18,9 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Bloc
   DigestWords digest = args_.digest;
   digest.sequence = static_cast<uint32_t>(sequence_);
   digest_ = headerOf(digest, 0);
+  if (blockIndex() == 0 && threadIndex() == 0) {
+    notePassage(comm, digest_);
+  }
   if constexpr (kReduces<Element>) {
     scalarBits_ = args_.scalarBits;
     if (args_.preMultiply != 0 && args_.scalar != nullptr) {
@@ -159,7 +162,7 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitArrival(int peer
   const uint64_t number = state_.received[peer] + 1;
   const Header expects = expected(plan.bytes);
   if constexpr (kProtocol == Protocol::Simple) {
-    if (!waitUntil(args_.comm, peer, expects, [&] { return hasArrived(link, number); })) {
+    if (!waitInCollective(args_.comm, peer, expects, [&] { return hasArrived(link, number); })) {
       return false;
     }
     const Envelope envelope = loadMessage(link, number);
@@ -168,7 +171,7 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitArrival(int peer
   } else {
     const std::byte* slot = link.inbox + link.shape.lowSlot(link.channel, kProtocol, link.slotOf(number));
     Header header{};
-    if (!waitUntil(args_.comm, peer, expects, [&] { return tryLoadHeader(slot, number, header); })) {
+    if (!waitInCollective(args_.comm, peer, expects, [&] { return tryLoadHeader(slot, number, header); })) {
       return false;
     }
     source = slot + Lines<kProtocol>::kHeaderBytes;
@@ -182,7 +185,7 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitCredit(int peer,
   const ChannelBoxes link = boxes(peer);
   const uint64_t number = state_.sent[peer] + 1;
   const Header header = expected(plan.bytes);
-  if (!waitUntil(args_.comm, peer, header, [&] { return link.hasCredit(kProtocol, number); })) {
+  if (!waitInCollective(args_.comm, peer, header, [&] { return link.hasCredit(kProtocol, number); })) {
     return false;
   }
   if constexpr (kProtocol == Protocol::Simple) {
@@ -213,8 +216,8 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitReaders(int peer
     }
     // Free slots are those of messages that the peer has released.
     const uint64_t next = reference.number + static_cast<uint64_t>(link.shape.slots);
-    if (!waitUntil(args_.comm, peer, expected(reference.bytes),
-                   [&] { return link.hasCredit(kProtocol, next); })) {
+    if (!waitInCollective(args_.comm, peer, expected(reference.bytes),
+                          [&] { return link.hasCredit(kProtocol, next); })) {
       return false;
     }
     reference.bytes = 0;

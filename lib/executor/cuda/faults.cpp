@@ -20,11 +20,27 @@ Digest digestOf(const DigestWords& words) {
 
 namespace {
 
+const char* nameOf(uint32_t protocol) {
+  switch (static_cast<Protocol>(protocol)) {
+    case Protocol::Simple:
+      return "simple";
+    case Protocol::LL:
+      return "ll";
+    case Protocol::LL128:
+      return "ll128";
+  }
+  return "unknown";
+}
+
 std::string disagreement(const FaultRecord& record, const FaultReader& reader) {
   const int peer = static_cast<int>(record.peerRank);
   const Digest mine = digestOf(record.expected);
   const Digest theirs = digestOf(record.arrived);
   std::string what = peal::disagreement(mine, reader.rank, theirs, peer);
+  if (what.empty() && record.expected.protocol != record.arrived.protocol) {
+    what = fmt::format("the protocol is {} on rank {} and {} on rank {} (is PEAL_PROTOCOL the same on both?)",
+                       nameOf(record.expected.protocol), reader.rank, nameOf(record.arrived.protocol), peer);
+  }
   if (what.empty()) {
     what = fmt::format("a message of {} has {} bytes on rank {} and {} on rank {}", describe(mine),
                        record.expectedBytes, reader.rank, record.arrivedBytes, peer);

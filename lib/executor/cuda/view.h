@@ -96,16 +96,29 @@ struct BoxShape {
   }
 };
 
-// A window: one line with the word that peers set when they fail, then the inboxes, in rank order.
+// Which collective a rank has come to, for peers that wait for it and may be in another one. `check` is mixed
+// from the words (wait.cuh), so that a peer never takes parts of two for one.
+struct Passage {
+  DigestWords digest;
+  uint64_t check;
+};
+static_assert(sizeof(Passage) == 32);
+constexpr int kPassages = 8;  // the newest ones, the one with sequence s at s % kPassages
+
+// A window: one line with the word that peers set when they fail, the rank's passages, which peers read, then
+// the inboxes, in rank order.
 struct WindowShape {
   BoxShape box;
   int32_t ranks = 1;
 
-  PEAL_HD constexpr size_t bytes() const { return kLineBytes + static_cast<size_t>(ranks) * box.boxBytes(); }
+  static constexpr size_t kPassagesAt = kLineBytes;
+  static constexpr size_t kInboxesAt = kPassagesAt + kPassages * sizeof(Passage);
+  PEAL_HD constexpr size_t bytes() const { return inbox(ranks); }
   PEAL_HD constexpr size_t inbox(int srcRank) const {
-    return kLineBytes + static_cast<size_t>(srcRank) * box.boxBytes();
+    return kInboxesAt + static_cast<size_t>(srcRank) * box.boxBytes();
   }
 };
+static_assert(WindowShape::kInboxesAt % kLineBytes == 0);
 
 // Counters of one channel to one peer. In device memory; only this rank's block of that channel touches it.
 struct LinkState {

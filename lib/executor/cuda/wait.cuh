@@ -25,10 +25,12 @@ struct Header {
   uint64_t word[kDigestWords + 1];
 
   PEAL_DEVICE uint64_t bytes() const { return word[kDigestWords]; }
+  PEAL_DEVICE uint32_t sequence() const { return static_cast<uint32_t>(word[1]); }
   PEAL_DEVICE bool sameDigest(const Header& other) const {
     return word[0] == other.word[0] && word[1] == other.word[1] && word[2] == other.word[2];
   }
 };
+static_assert(offsetof(DigestWords, sequence) == 8);
 PEAL_DEVICE Header headerOf(const DigestWords& digest, uint64_t sizeBytes) {
   struct Words {
     uint64_t word[kDigestWords];
@@ -84,24 +86,88 @@ PEAL_DEVICE bool stoppedByOthers(const CommView& comm, const Header& expected) {
   return true;
 }
 
+// ---- passages ----
+// Every rank counts the collectives of channel 0, whatever launched them. So two ranks that came to different
+// ones with the same number disagree, even if no message of one ever meets a wait of the other: the protocols
+// may differ with the counts, and ranks that differ on the root may all wait.
+
+PEAL_DEVICE uint64_t mixed(uint64_t sum, uint64_t word) {
+  sum = (sum ^ word) * 0xff51afd7ed558ccd;
+  return sum ^ sum >> 32;
+}
+constexpr uint64_t kUnmixed = 0x9e3779b97f4a7c15;
+
+PEAL_DEVICE uint64_t* passageOf(uint64_t* window, const Header& digest) {
+  const size_t place = digest.sequence() % kPassages;
+  return window + (WindowShape::kPassagesAt + place * sizeof(Passage)) / sizeof(uint64_t);
+}
+
+// By one thread of channel 0. Nothing is ordered by it: readers know by the check what belongs together.
+PEAL_DEVICE void notePassage(const CommView& comm, const Header& digest) {
+  uint64_t* const to = passageOf(comm.stopped, digest);
+  uint64_t check = kUnmixed;
+  PEAL_KEEP_LOOP
+  for (int i = 0; i < kDigestWords; ++i) {
+    storeRelaxed(to + i, digest.word[i]);
+    check = mixed(check, digest.word[i]);
+  }
+  storeRelaxed(to + kDigestWords, check);
+}
+
+// Whether the peer came to another collective, `theirs`, where this rank came to `expected`. The loop keeps
+// the registers few: whoever waits has its own alive.
+PEAL_DEVICE bool strayed(const CommView& comm, int peer, const Header& expected, Header& theirs) {
+  uint64_t* const window = comm.peerStopped[peer];
+  if (blockIndex() != 0 || window == nullptr) {
+    return false;
+  }
+  const uint64_t* const from = passageOf(window, expected);
+  uint64_t check = kUnmixed;
+  PEAL_KEEP_LOOP
+  for (int i = 0; i < kDigestWords; ++i) {
+    theirs.word[i] = loadRelaxed(from + i);
+    check = mixed(check, theirs.word[i]);
+  }
+  return loadRelaxed(from + kDigestWords) == check && theirs.sequence() == expected.sequence() &&
+         !theirs.sameDigest(expected);
+}
+
+// ---- waiting ----
 // The slow part of a wait: whether it may go on. beganNs: 0 before the first call of a wait.
-PEAL_DEVICE_CALL bool mayWait(const CommView& comm, int peer, const Header& expected, uint64_t& beganNs) {
+template <bool kInCollective>
+PEAL_DEVICE bool mayGoOnWaiting(const CommView& comm, int peer, const Header& expected, uint64_t& beganNs) {
   if (stoppedByOthers(comm, expected)) {
     return false;
   }
+  FaultKind fault = FaultKind::None;
+  int culprit = peer;
+  Header theirs{};
   if (loadRelaxed(&comm.board->stop) != 0) {
-    report(comm, FaultKind::Stopped, comm.rank, expected, Header{});
-    return false;
+    fault = FaultKind::Stopped;
+    culprit = comm.rank;
+  } else if (kInCollective && strayed(comm, peer, expected, theirs)) {
+    fault = FaultKind::Digest;
+  } else {
+    const uint64_t now = clockNs();
+    if (beganNs == 0) {
+      beganNs = now;
+    }
+    if (now - beganNs < comm.timeoutNs) {
+      return true;
+    }
+    fault = FaultKind::Deadline;
   }
-  const uint64_t now = clockNs();
-  if (beganNs == 0) {
-    beganNs = now;
-  }
-  if (now - beganNs < comm.timeoutNs) {
-    return true;
-  }
-  report(comm, FaultKind::Deadline, peer, expected, Header{});
+  report(comm, fault, culprit, expected, theirs);
   return false;
+}
+
+PEAL_DEVICE_CALL bool mayWait(const CommView& comm, int peer, const Header& expected, uint64_t& beganNs) {
+  return mayGoOnWaiting<false>(comm, peer, expected, beganNs);
+}
+// Whoever waits in the midst of a message (device_port_move.cuh) has no registers left for this one.
+PEAL_DEVICE_CALL bool mayWaitInCollective(const CommView& comm, int peer, const Header& expected,
+                                          uint64_t& beganNs) {
+  return mayGoOnWaiting<true>(comm, peer, expected, beganNs);
 }
 
 // Until `ready()`; false: the block must leave.
@@ -111,6 +177,18 @@ PEAL_DEVICE bool waitUntil(const CommView& comm, int peer, const Header& expecte
   PEAL_KEEP_LOOP
   for (uint32_t spins = 1; !ready(); ++spins) {
     if (spins % kSpinsPerLook == 0 && !mayWait(comm, peer, expected, beganNs)) {
+      return false;
+    }
+  }
+  return true;
+}
+template <class Ready>
+PEAL_DEVICE bool waitInCollective(const CommView& comm, int peer, const Header& expected,
+                                  const Ready& ready) {
+  uint64_t beganNs = 0;
+  PEAL_KEEP_LOOP
+  for (uint32_t spins = 1; !ready(); ++spins) {
+    if (spins % kSpinsPerLook == 0 && !mayWaitInCollective(comm, peer, expected, beganNs)) {
       return false;
     }
   }

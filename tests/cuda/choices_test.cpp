@@ -1,0 +1,88 @@
+// What is decided before a launch: the tuner's answer for GPUs, and the shape of the boxes.
+#include <gtest/gtest.h>
+
+#include "lib/executor/cuda/agreement.h"
+#include "lib/executor/cuda/view.h"
+#include "lib/tuner/tuner.h"
+
+namespace {
+
+using namespace peal;
+
+DeviceQuestion questionOf(size_t bytes) {
+  return {.call = {.kind = pealStatAllReduce, .bytes = bytes, .size = 8, .slotBytes = 65520},
+          .llBytes = 8160,
+          .ll128Bytes = 15120,
+          .channels = 16,
+          .linesWhole = true};
+}
+
+TEST(Choices, GrowFromLlToSimple) {
+  const auto protocol = [](size_t bytes) { return chooseOnDevice(questionOf(bytes))->protocol; };
+  EXPECT_EQ(protocol(0), Protocol::LL);
+  EXPECT_EQ(protocol(size_t{1} << 20), Protocol::LL128);
+  EXPECT_EQ(protocol(size_t{1} << 30), Protocol::Simple);
+  DeviceQuestion torn = questionOf(size_t{1} << 20);
+  torn.linesWhole = false;
+  EXPECT_EQ(chooseOnDevice(torn)->protocol, Protocol::Simple);
+}
+
+TEST(Choices, FitTheirSlotsAndUseAllChannelsForMuch) {
+  for (size_t bytes = 0; bytes < size_t{1} << 32; bytes = bytes * 3 + 1) {
+    for (const char* forced : {"auto", "simple", "ll", "ll128"}) {
+      DeviceQuestion question = questionOf(bytes);
+      question.forced = forced;
+      const Result<Choice> choice = chooseOnDevice(question);
+      ASSERT_TRUE(choice) << choice.error().message;
+      const size_t most = choice->protocol == Protocol::Simple ? question.call.slotBytes
+                          : choice->protocol == Protocol::LL   ? question.llBytes
+                                                               : question.ll128Bytes;
+      EXPECT_GE(choice->chunkBytes, 16u) << bytes << " " << forced;
+      EXPECT_LE(choice->chunkBytes, most) << bytes << " " << forced;
+      EXPECT_GE(choice->channels, 1);
+      EXPECT_LE(choice->channels, 16);
+    }
+  }
+  EXPECT_EQ(chooseOnDevice(questionOf(64))->channels, 1);
+  EXPECT_EQ(chooseOnDevice(questionOf(size_t{1} << 30))->channels, 16);
+}
+
+TEST(Choices, KeepRankOrderWhereItWasAskedFor) {
+  DeviceQuestion question = questionOf(1000);
+  question.call.deterministic = true;
+  EXPECT_NE(chooseOnDevice(question)->algorithm, Algorithm::Ring);
+  question.call.forced = "ring";
+  const Result<Choice> choice = chooseOnDevice(question);
+  ASSERT_FALSE(choice);
+  EXPECT_NE(choice.error().message.find("deterministic"), std::string::npos) << choice.error().message;
+}
+
+TEST(Shapes, StayInTheMemoryThatTheyMayUse) {
+  for (const int ranks : {2, 3, 8, 72}) {
+    for (const int channels : {1, 4, 32}) {
+      for (const int slots : {2, 4, 8}) {
+        const size_t bufferBytes = size_t{32} << 20;
+        const cuda::BoxShape shape = cuda::shapeFor(ranks, channels, slots, 0, bufferBytes);
+        EXPECT_GE(shape.channels, 1);
+        EXPECT_LE(shape.channels, channels);
+        EXPECT_EQ(shape.slots, slots);
+        EXPECT_EQ(shape.slotBytes % 128, 0u);
+        EXPECT_EQ(shape.lowSlotBytes % 128, 0u);
+        EXPECT_LE((cuda::WindowShape{shape, ranks}.bytes()), bufferBytes)
+            << ranks << " " << channels << " " << slots;
+      }
+    }
+  }
+}
+
+TEST(Shapes, TakeTheSlotSizeThatWasAskedFor) {
+  const cuda::BoxShape shape = cuda::shapeFor(4, 2, 2, 1024, size_t{32} << 20);
+  EXPECT_GE(shape.payloadBytes(Protocol::Simple), 1024u);
+  EXPECT_LT(shape.payloadBytes(Protocol::Simple), 1280u);
+  EXPECT_EQ(shape.channels, 2);
+  const cuda::WindowShape huge{cuda::shapeFor(8, 16, 4, size_t{16} << 20, size_t{32} << 20), 8};
+  EXPECT_LE(huge.bytes(), size_t{32} << 20);
+  EXPECT_EQ(huge.box.channels, 1);
+}
+
+}  // namespace
