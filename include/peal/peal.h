@@ -148,6 +148,12 @@ PEAL_API pealResult_t pealCommGetAsyncError(pealComm_t comm, pealResult_t* async
  * same thread. */
 PEAL_API pealResult_t pealSystemInfo(const char** json);
 
+/* peal only. JSON text of what peal knows of this machine: processors, NUMA nodes, caches, PCI, GPUs, NICs,
+ * which NIC serves which GPU and why others are idle; docs/TOPOLOGY.md has the form. file: a described
+ * topology to read instead, in the same form; NULL: the one of PEAL_TOPOLOGY_FILE, else this machine. Owned
+ * by the library, valid until the next call by the same thread. */
+PEAL_API pealResult_t pealTopology(const char* file, const char** json);
+
 /* ---- communicators -------------------------------------------------------------------------- */
 
 /* Makes an id and starts listening for the ranks that will use it. One process calls it and hands the

@@ -259,6 +259,14 @@ inline std::string systemInfo() {
   return json;
 }
 
+// JSON: this machine, or the described ones: processors, memory, devices, networks, rails. file: see
+// pealTopology.
+inline std::string topology(const std::string& file = "") {
+  const char* json = nullptr;
+  check(pealTopology(file.empty() ? nullptr : file.c_str(), &json));
+  return json;
+}
+
 // A pre-multiplied sum: each rank's input times its scalar, rounded, then summed. Give it where a pealRedOp_t
 // is asked for. Must end before its communicator does.
 template <Element T>

@@ -12,6 +12,7 @@
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
 #include "lib/executor/device_executor.h"
+#include "lib/topology/processors.h"
 #include "peal/peal.h"
 #include "transports/shm/shm.h"
 #include "transports/ucx/ucx.h"
@@ -124,6 +125,7 @@ std::string systemInfoJson() {
   const ShmSupport shm = probeShm();
   const UcxSupport ucx = probeUcx();
   const DeviceSupport devices = probeDevices();
+  const HwlocSupport hwloc = probeHwloc();
   std::string json;
   const auto out = std::back_inserter(json);
   fmt::format_to(out, "{{\n  \"version\": \"{}.{}.{}\",\n  \"versionCode\": {},\n", PEAL_MAJOR, PEAL_MINOR,
@@ -136,6 +138,8 @@ std::string systemInfoJson() {
                  partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
                  partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))), verbsJson(),
                  partJson("ucx", ucx.available, utf8(ucx.reason)));
+  fmt::format_to(out, "  \"discovery\": [\n    {}\n  ],\n",
+                 partJson("hwloc", hwloc.available, utf8(hwloc.reason)));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
                  table ? "null" : quoted(utf8(table.error().message)), knobs);
   return json;

@@ -4,10 +4,10 @@
 
 namespace peal {
 
-// An object with: version, versionCode, cpu {isa, allowedCpus}, devices and transports (each a list of
-// {name, found, why}), configuration {error, knobs}. A knob: name, type, value, default, origin ("default" or
-// "environment"), range, help, secret. A secret's value is null; so is every value if the configuration is in
-// error (`error` then has the sentence, else it is null).
+// An object with: version, versionCode, cpu {isa, allowedCpus}, devices, transports and discovery (each a
+// list of {name, found, why}), configuration {error, knobs}. A knob: name, type, value, default, origin
+// ("default" or "environment"), range, help, secret. A secret's value is null; so is every value if the
+// configuration is in error (`error` then has the sentence, else it is null).
 std::string systemInfoJson();
 
 }  // namespace peal

@@ -75,6 +75,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "
      "Empty: peal finds out.",
      false},
+    {Knob::TopologyFile, "PEAL_TOPOLOGY_FILE", KnobType::Text, "", 0, 0, "",
+     "JSON file that describes machines (docs/TOPOLOGY.md), to be shown and planned with instead of this "
+     "one. Empty: peal finds out.",
+     false},
     {Knob::IbDevices, "PEAL_IB_DEVICES", KnobType::Text, "", 0, 0, "",
      "InfiniBand and RoCE devices to use: names or prefixes separated by commas, each may end in :port; ^ "
      "excludes, = asks for the whole name. Empty: every port that is active.",

@@ -42,6 +42,7 @@ enum class Knob {
   DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
   Transport,          // PEAL_TRANSPORT
   HostId,             // PEAL_HOST_ID
+  TopologyFile,       // PEAL_TOPOLOGY_FILE
   // InfiniBand and RoCE.
   IbDevices,       // PEAL_IB_DEVICES
   IbGidType,       // PEAL_IB_GID_TYPE
