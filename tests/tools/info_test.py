@@ -1,9 +1,12 @@
-"""peal-info as a person runs it: tables, JSON, help, a wrong option, a wrong configuration."""
+"""peal-info as a person runs it: tables, JSON, topology, help, a wrong option, a wrong configuration."""
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
+import xml.etree.ElementTree
+from pathlib import Path
 
 PROGRAM = sys.argv.pop(1)
 
@@ -12,6 +15,130 @@ def run(*arguments, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PEAL_")}
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30, check=False,
                           env={**environment, **variables})
+
+
+def dgx():
+    """A described machine: two packages, four PCI switches with two GPUs and two NICs each, one Ethernet card."""
+    gpus, nics = [], []
+    for i in range(8):
+        branch = i // 2
+        place = {"bridges": f"pci0000:{branch + 1}0/0000:{branch + 1}0:01.0", "numaNode": i // 4}
+        peers = ",".join(str(k) for k in range(8) if k != i)
+        gpus.append({"name": "NVIDIA H200", "memoryBytes": 141 << 30, "pci": f"0000:{branch + 1}{2 + i % 2}:00.0",
+                     "peers": peers, **place})
+        nics.append({"rdma": f"mlx5_{i}", "kind": "infiniband", "speedMbps": 400000, "driver": "mlx5_core",
+                     "pci": f"0000:{branch + 1}{4 + i % 2}:00.0", **place})
+    nics.append({"interface": "eno1", "speedMbps": 1000, "addresses": ["10.0.0.1/24"]})
+    nics.append({"interface": "lo", "kind": "loopback"})
+    packages = [{"id": p, "model": "Intel(R) Xeon(R) Platinum 8480C", "cpus": f"{56 * p}-{56 * p + 55}"}
+                for p in range(2)]
+    return {"format": "peal-topology-1",
+            "nodes": [{"name": "dgx & <co>", "count": 4, "packages": packages, "allowedCpus": "0-55",
+                       "numaNodes": [{"cpus": p["cpus"], "memoryBytes": 1 << 40} for p in packages],
+                       "caches": [{"level": 3, "bytes": 105 << 20, "cpus": p["cpus"]} for p in packages] +
+                                 [{"level": 2, "bytes": 2 << 20, "cpus": str(cpu)} for cpu in range(112)],
+                       "cores": [{"cpus": str(cpu)} for cpu in range(112)], "gpus": gpus, "nics": nics,
+                       "pciDevices": [{"kind": "storage", "pci": "0000:55:00.0", "bridges": "pci0000:50",
+                                       "numaNode": 0}]}]}
+
+
+class Topology(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.described = self.folder / "dgx.json"
+        self.described.write_text(json.dumps(dgx()), encoding="utf-8")
+
+    def test_this_machine_as_a_tree(self):
+        result = run("--topology")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        allowed = sorted(os.sched_getaffinity(0))
+        self.assertRegex(result.stdout.splitlines()[0], rf": CPUs? {allowed[0]}(-|,| ).*allowed")
+        self.assertIn("NIC lo", result.stdout)
+        self.assertIn("idle: reaches this machine only", result.stdout.replace("\n", " "))
+
+    def test_binding_is_respected(self):
+        allowed = sorted(os.sched_getaffinity(0))
+        if len(allowed) < 2:
+            self.skipTest("this machine allows a single processor: there is nothing to leave out")
+        result = subprocess.run([PROGRAM, "--topology", "--json"], capture_output=True, text=True, timeout=30,
+                                check=True, preexec_fn=lambda: os.sched_setaffinity(0, {allowed[-1]}))
+        self.assertEqual(json.loads(result.stdout)["nodes"][0]["allowedCpus"], str(allowed[-1]))
+
+    def test_what_is_written_is_read(self):
+        written = self.folder / "machine.json"
+        for source in ((), ("--from", str(self.described))):
+            first = run("--topology", "--json", *source)
+            self.assertEqual((first.returncode, first.stderr), (0, ""))
+            written.write_text(first.stdout, encoding="utf-8")
+            self.assertEqual(run("--from", str(written), "--json").stdout, first.stdout)
+            self.assertEqual(run("--topology", "--json", PEAL_TOPOLOGY_FILE=str(written)).stdout, first.stdout)
+
+    def test_a_described_machine_as_a_tree(self):
+        result = run("--from", str(self.described))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = result.stdout.splitlines()
+        self.assertTrue(lines[0].startswith("dgx & <co> (one of 4 alike): CPUs 0-55 allowed"))
+        self.assertLessEqual(max(len(line) for line in lines), 100)
+        text = " ".join(result.stdout.translate({ord(c): " " for c in "│├└─"}).split())
+        for words in ("package 1: Intel(R) Xeon(R) Platinum 8480C, CPUs 56-111, not allowed",
+                      "56 cores: each L2 2 MiB, CPUs 0-55", "PCI bridge 0000:20:01.0", "storage 0000:55:00.0",
+                      "GPU 3: NVIDIA H200, 141 GiB, 0000:23:00.0, peers 0-2,4-7, rail 3",
+                      "NIC mlx5_3 port 1: infiniband 400 Gbit/s, mlx5_core 0000:25:00.0, rail 3: serves GPU 3",
+                      "idle: has no RDMA, and mlx5_0 has"):
+            self.assertIn(words, text)
+
+    def test_a_drawing_holds_every_object(self):
+        drawing = self.folder / "dgx.svg"
+        result = run("--from", str(self.described), "--svg", str(drawing))
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+        root = xml.etree.ElementTree.parse(drawing).getroot()
+        svg = "{http://www.w3.org/2000/svg}"
+        self.assertEqual(root.tag, svg + "svg")
+        groups = [group for group in root.iter(svg + "g")]
+        count = {name: sum(group.get("class") == name for group in groups)
+                 for name in ("node", "package", "numa", "cache", "core", "gpu", "nic", "device")}
+        self.assertEqual(count, {"node": 1, "package": 2, "numa": 2, "cache": 2, "core": 112, "gpu": 8, "nic": 10,
+                                 "device": 1})
+        texts = [text.text for text in root.iter(svg + "text")]
+        self.assertIn("dgx & <co> (one of 4 alike)", texts)
+        self.assert_inside_and_apart(root, svg)
+
+    def assert_inside_and_apart(self, root, svg):
+        """Every box lies in the one around it, and boxes side by side do not touch."""
+        def outline(group):
+            rect = group.find(svg + "rect")
+            x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
+            return x, y, x + width, y + height
+
+        def look(group):
+            children = group.findall(svg + "g")
+            if group.tag == svg + "g":
+                for child in children:
+                    (x0, y0, x1, y1), (a0, b0, a1, b1) = outline(group), outline(child)
+                    self.assertTrue(x0 < a0 and y0 < b0 and a1 < x1 and b1 < y1, child.findtext(svg + "title"))
+            for i, one in enumerate(children):
+                for other in children[:i]:
+                    (x0, y0, x1, y1), (a0, b0, a1, b1) = outline(one), outline(other)
+                    self.assertTrue(x1 <= a0 or a1 <= x0 or y1 <= b0 or b1 <= y0)
+                look(one)
+
+        look(root)
+
+    def test_wrong_files_and_options(self):
+        broken = self.folder / "broken.json"
+        broken.write_text('{"format": "peal-topology-1", "nodes": [{"gpu": []}]}', encoding="utf-8")
+        for result in (run("--from", str(broken)), run("--topology", PEAL_TOPOLOGY_FILE=str(broken))):
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(f'{broken}.nodes[0]: "gpu" is not known there', result.stderr)
+        result = run("--from", str(self.folder / "none.json"))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("none.json cannot be read: No such file", result.stderr)
+        result = run("--svg", str(self.folder / "no-folder/x.svg"))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("x.svg: No such file or directory", result.stderr)
+        self.assertEqual(run("--topology", "--config").returncode, 2)
 
 
 class PealInfo(unittest.TestCase):

@@ -1,8 +1,11 @@
-// peal-info: what pealSystemInfo says, as tables for people or as it is.
+// peal-info: what pealSystemInfo and pealTopology say, as tables and trees for people or as it is.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "peal/peal.h"
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
+#include "tools/info/topology_model.h"
 
 namespace {
 
@@ -86,6 +90,35 @@ int tellConfigurationError(const json& configuration) {
   return peal::tools::kExitUsage;
 }
 
+void writeFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) {
+    throw peal::tools::ToolError(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  }
+}
+
+// The topology: described by `file` if that is given, as text, JSON or drawn to `svg`.
+int showTopology(const std::string& file, bool asJson, const std::string& svg) {
+  const char* text = nullptr;
+  const pealResult_t result = pealTopology(file.empty() ? nullptr : file.c_str(), &text);
+  if (result == pealInvalidArgument) {  // the file, or the configuration
+    throw peal::tools::UsageError(pealGetLastError(nullptr));
+  }
+  check(result, "pealTopology");
+  const std::vector<peal::tools::Box> nodes = peal::tools::topologyBoxes(json::parse(text));
+  if (!svg.empty()) {
+    writeFile(svg, peal::tools::topologySvg(nodes));
+  }
+  if (asJson) {
+    fmt::print("{}\n", text);
+  } else if (svg.empty()) {
+    fmt::print("{}", peal::tools::topologyText(nodes));
+  }
+  return 0;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Shows what this peal library is, what it found on this machine, and its configuration.",
                "peal-info");
@@ -93,8 +126,22 @@ int run(int argc, char** argv) {
   bool asJson = false;
   app.add_flag("--config", configOnly, "Only the configuration table, every knob explained");
   app.add_flag("--json", asJson, "JSON instead of tables (with --config: the configuration's part)");
+  bool topology = false;
+  std::string svg, described;
+  app.add_flag(
+      "--topology", topology,
+      "Processors, memory, devices, networks and rails as a tree (with --json: as PEAL_TOPOLOGY_FILE "
+      "reads it)");
+  app.add_option("--svg", svg, "Draw the topology to this file");
+  app.add_option("--from", described, "Show the topology that this file describes instead of this machine's");
   if (const auto code = peal::tools::parseArguments(app, argc, argv)) {
     return *code;
+  }
+  if (topology || !svg.empty() || !described.empty()) {
+    if (configOnly) {
+      throw peal::tools::UsageError("--config and the topology are two reports: ask for one");
+    }
+    return showTopology(described, asJson, svg);
   }
   const char* text = nullptr;
   check(pealSystemInfo(&text), "pealSystemInfo");
@@ -110,6 +157,7 @@ int run(int argc, char** argv) {
                info.at("cpu").at("allowedCpus").get<int>());
     printParts("devices", info.at("devices"));
     printParts("transports", info.at("transports"));
+    printParts("discovery (peal-info --topology shows what it finds)", info.at("discovery"));
     printValues(configuration.at("knobs"));
   }
   return tellConfigurationError(configuration);

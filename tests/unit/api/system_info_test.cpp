@@ -14,6 +14,7 @@
 
 #include "lib/base/config.h"
 #include "lib/base/cpu.h"
+#include "lib/topology/processors.h"
 #include "peal/peal.h"
 
 namespace {
@@ -110,6 +111,9 @@ TEST(SystemInfo, NamesDevicesAndTransportsWithReasons) {
   EXPECT_GE(part(info["devices"], "cuda")["why"].get<std::string>().size(), 20u);
   EXPECT_GE(part(info["transports"], "verbs")["why"].get<std::string>().size(), 20u);
   EXPECT_GE(part(info["transports"], "ucx")["why"].get<std::string>().size(), 20u);
+  const peal::HwlocSupport hwloc = peal::probeHwloc();
+  EXPECT_EQ(part(info["discovery"], "hwloc")["found"], hwloc.available);
+  EXPECT_EQ(part(info["discovery"], "hwloc")["why"], hwloc.reason);
 }
 
 TEST(SystemInfo, HasEveryKnobWithItsDefault) {
