@@ -85,7 +85,7 @@ class Topology(unittest.TestCase):
         for words in ("package 1: Intel(R) Xeon(R) Platinum 8480C, CPUs 56-111, not allowed",
                       "56 cores: each L2 2 MiB, CPUs 0-55", "PCI bridge 0000:20:01.0", "storage 0000:55:00.0",
                       "GPU 3: NVIDIA H200, 141 GiB, 0000:23:00.0, peers 0-2,4-7, rail 3",
-                      "NIC mlx5_3 port 1: infiniband 400 Gbit/s, mlx5_core 0000:25:00.0, rail 3: serves GPU 3",
+                      "NIC mlx5_3 port 1: infiniband 400 Gbit/s, mlx5_core 0000:25:00.0, rail 3 for GPU 3",
                       "idle: has no RDMA, and mlx5_0 has"):
             self.assertIn(words, text)
 
@@ -171,7 +171,7 @@ class PealInfo(unittest.TestCase):
 
     def test_json(self):
         info = json.loads(run("--json").stdout)
-        self.assertEqual([part["name"] for part in info["transports"] if part["found"]], ["shm"])
+        self.assertIn("shm", [part["name"] for part in info["transports"] if part["found"]])
         self.assertEqual(json.loads(run("--config", "--json").stdout), info["configuration"])
 
     def test_a_wrong_configuration_is_told_and_an_error(self):

@@ -5,7 +5,9 @@
 import json
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 PROGRAM, VECTORS = sys.argv[1], sys.argv[2]
 with open(VECTORS, encoding="utf-8") as vectors:
@@ -66,6 +68,54 @@ class Cases(unittest.TestCase):
         self.assertEqual(each["stages"]["0"]["communication"]["elements"], 16e6)
         kept = plan("-p", "1M", "-n", 8, "--no-reshard")
         self.assertEqual(kept["stages"]["3"]["communication"]["elements"], 2e6)
+
+    def test_link_classes_of_a_described_cluster(self):
+        described = {"format": "peal-topology-1", "insideNode": {"gigabytesPerSecond": 400},
+                     "nodes": [{"count": 4, "gpus": [{}] * 8,
+                                "nics": [{"rdma": f"mlx5_{i}", "speedMbps": 400000} for i in range(8)] +
+                                        [{"interface": "eno1", "speedMbps": 1000, "addresses": ["10.0.0.1/24"]}]}]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "cluster.json"
+            path.write_text(json.dumps(described), encoding="utf-8")
+            made = plan("-p", "1B", "--topology", path, "-g", 8)
+            self.assertEqual(made["input"]["ranks"], 32)
+            self.assertEqual(made["cluster"], {"nodes": 4, "ranksPerNode": 8, "insideBytesPerSecond": 4e11,
+                                               "betweenBytesPerSecond": 5e10})
+            stage, hsdp = made["stages"]["2"], made["stages"]["hsdp"]
+            # 4 GB of bf16 gradients and weights: 7/8 of each inside, and of the eighth 3/4 between nodes, twice.
+            self.assertAlmostEqual(stage["links"]["betweenBytes"], 2 * 2e9 / 8 * 3 / 4)
+            self.assertAlmostEqual(stage["links"]["insideBytes"], 2 * 2e9 * 7 / 8)
+            self.assertAlmostEqual(stage["links"]["betweenSeconds"], stage["links"]["betweenBytes"] / 5e10)
+            self.assertAlmostEqual(stage["links"]["insideSeconds"], stage["links"]["insideBytes"] / 4e11)
+            for row in (stage, hsdp):
+                self.assertAlmostEqual(sum(row["links"][key] for key in ("insideBytes", "betweenBytes")),
+                                       row["communication"]["bytesSent"] + row["communication"]["groupBytesSent"])
+            # Shard groups are nodes: all of the group's bytes stay inside.
+            self.assertAlmostEqual(hsdp["links"]["insideBytes"], hsdp["communication"]["groupBytesSent"])
+            # Groups of two nodes: of the 15 shards that a rank sends, one leaves the node.
+            wide = plan("-p", "1B", "--topology", path, "-g", 16)["stages"]["hsdp"]
+            self.assertAlmostEqual(wide["links"]["betweenBytes"], wide["communication"]["groupBytesSent"] / 15 +
+                                   wide["communication"]["bytesSent"])
+            # Groups of four, two in a node: of a rank's 7 other replicas one is in its node.
+            small = plan("-p", "1B", "--topology", path, "-g", 4)["stages"]["hsdp"]
+            self.assertAlmostEqual(small["links"]["insideBytes"], small["communication"]["groupBytesSent"] +
+                                   small["communication"]["bytesSent"] * 4 / 7)
+            table = run("-p", "1B", "--topology", path).stdout
+            self.assertRegex(table, r"Sent per rank, 4 x 8 ranks")
+            self.assertRegex(table, r"bytes between nodes +375.0 M")
+            part = plan("-p", "1B", "--topology", path, "-n", 4)
+            self.assertEqual((part["cluster"]["nodes"], part["cluster"]["ranksPerNode"]), (1, 4))
+            self.assertEqual(part["stages"]["1"]["links"]["betweenBytes"], 0)
+            for wrong, words in ((("-n", 20), "--ranks 20 do not fill nodes of the topology: it has 4 of 8 ranks"),
+                                 (("-n", 64), "it has 4 of 8 ranks"), (("-g", 6), "--group 6 lies unevenly")):
+                done = run("-p", "1B", "--topology", path, *wrong)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(words, done.stderr)
+            path.write_text(json.dumps({"format": "peal-topology-1", "nodes": [{"name": "cpu"}]}), encoding="utf-8")
+            self.assertIn('node cpu has no GPUs and does not say "ranks"',
+                          run("-p", "1B", "--topology", path).stderr)
+            path.write_text("{}", encoding="utf-8")
+            self.assertIn("cluster.json.format", run("-p", "1B", "--topology", path).stderr)
 
     def test_overlap(self):
         inputs = CASES["T01"]["inputs"]

@@ -259,7 +259,7 @@ Box nicBox(const json& nic, int rail) {
   } else if (nic.contains("gpus")) {
     const std::set<int> gpus = numbersOf(nic.at("gpus"));
     box.details.push_back(
-        fmt::format("rail {}: serves {} {}", rail, gpus.size() == 1 ? "GPU" : "GPUs", textOf(gpus)));
+        fmt::format("rail {} for {} {}", rail, gpus.size() == 1 ? "GPU" : "GPUs", textOf(gpus)));
   } else {
     box.details.push_back(fmt::format("rail {}", rail));
   }

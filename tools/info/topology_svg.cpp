@@ -207,7 +207,8 @@ class Drawing {
   void legend(double x, double y) {
     out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#555555\">{}</text>\n", x, y, kLegend);
   }
-  static constexpr const char* kLegend = "grey: not allowed, or idle; one colour at the edge: one rail";
+  static constexpr const char* kLegend =
+      "grey: not allowed, idle, or not used by peal; one colour at the edge: one rail";
   const std::string& text() const { return out_; }
 
  private:

@@ -67,7 +67,7 @@ void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
 }
 
 void addMachine(CLI::App& app, pealZeroPlanInput_t& input) {
-  app.add_option("-n,--ranks", input.ranks, "ranks in all")->required();
+  app.add_option("-n,--ranks", input.ranks, "ranks in all; default with --topology: all that it holds");
   app.add_option("--rank", input.rank, "the rank whose memory is shown")->capture_default_str();
   app.add_option("-g,--group", input.group, "HSDP: ranks in a shard group; 0: none")->capture_default_str();
   app.add_option("-m,--micro-batches", input.microBatches, "micro-batches of a step")->capture_default_str();
@@ -102,6 +102,28 @@ std::vector<int> chosenStages(const std::string& text, const pealZeroPlanInput_t
   return stages;
 }
 
+// The machines of --topology; ranks that were not given become all of theirs.
+std::optional<Cluster> readCluster(const CLI::App& app, const std::string& file, pealZeroPlanInput_t& input) {
+  const bool ranksGiven = app.count("--ranks") > 0;
+  if (app.count("--topology") == 0) {
+    if (!ranksGiven) {
+      throw UsageError("--ranks is required, or --topology with a file that describes the machines");
+    }
+    return std::nullopt;
+  }
+  const char* json = nullptr;
+  const pealResult_t result = pealTopology(file.empty() ? nullptr : file.c_str(), &json);
+  if (result == pealInvalidArgument) {
+    throw UsageError(pealGetLastError(nullptr));
+  }
+  check(result, "pealTopology");
+  const Cluster cluster = clusterOf(nlohmann::json::parse(json));
+  if (!ranksGiven) {
+    input.ranks = cluster.nodes * cluster.ranksPerNode;
+  }
+  return input.ranks > 0 ? partOf(cluster, input.ranks, input.group) : cluster;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "Memory, communication and time of a ZeRO training step, and which stage to choose.\n"
@@ -113,6 +135,11 @@ int run(int argc, char** argv) {
   bool json = false, noReshard = false, reduceEach = false;
   addModel(app, input);
   addMachine(app, input);
+  std::string topologyFile;
+  app.add_option("--topology", topologyFile,
+                 "a described topology (docs/TOPOLOGY.md): also show bytes and time by link class; without a "
+                 "file: PEAL_TOPOLOGY_FILE, else this machine")
+      ->expected(0, 1);
   app.add_option("-s,--stage", stage, "all, 0, 1, 2, 3 or hsdp: the columns to show")->capture_default_str();
   app.add_flag("--no-reshard", noReshard, "stage 3: keep units gathered from forward to backward");
   app.add_flag("--reduce-each", reduceEach, "reduce the gradients of every micro-batch at every stage");
@@ -122,12 +149,14 @@ int run(int argc, char** argv) {
   }
   input.reshardAfterForward = noReshard ? 0 : 1;
   input.reduceEachMicroBatch = reduceEach ? 1 : 0;
+  const std::optional<Cluster> cluster = readCluster(app, topologyFile, input);
   const std::vector<int> stages = chosenStages(stage, input);
   pealZeroPlan_t plan;
   if (pealZeroPlan(&input, &plan) != pealSuccess) {
     throw UsageError(pealZeroGetLastError(nullptr));
   }
-  fmt::print("{}{}", json ? planJson(input, plan, stages).dump(2) : planTable(input, plan, stages),
+  fmt::print("{}{}",
+             json ? planJson(input, plan, stages, cluster).dump(2) : planTable(input, plan, stages, cluster),
              json ? "\n" : "");
   return 0;
 }

@@ -46,6 +46,14 @@ class Table {
     }
     text_ += '\n';
   }
+  // The same of what a column's links are used for.
+  void line(const char* label, const std::function<std::string(int stage)>& cell) {
+    text_ += fmt::format("  {:<{}}", label, kLabelWidth - 2);
+    for (const int stage : stages_) {
+      text_ += fmt::format("{:>{}}", cell(stage), kColumnWidth);
+    }
+    text_ += '\n';
+  }
   const std::string& text() const { return text_; }
 
  private:
@@ -106,6 +114,31 @@ void addTimes(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan, Tabl
   }
 }
 
+void addLinks(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan, const Cluster& cluster,
+              Table& table) {
+  const auto cell = [&](double LinkUse::*field, std::string (*format)(double)) {
+    return [&, field, format](int stage) {
+      return format(linkUse(cluster, input, plan.stages[stage], stage).*field);
+    };
+  };
+  table.title(fmt::format("Sent per rank, {} x {} ranks", cluster.nodes, cluster.ranksPerNode));
+  table.line("bytes inside the node", cell(&LinkUse::insideBytes, formatAmount));
+  table.line("bytes between nodes", cell(&LinkUse::betweenBytes, formatAmount));
+  if (cluster.insideBytesPerSecond > 0) {
+    table.line("time inside, alone", cell(&LinkUse::insideSeconds, formatSeconds));
+  }
+  if (cluster.betweenBytesPerSecond > 0) {
+    table.line("time between, alone", cell(&LinkUse::betweenSeconds, formatSeconds));
+  }
+}
+
+nlohmann::ordered_json linksJson(const LinkUse& use) {
+  return {{"insideBytes", use.insideBytes},
+          {"betweenBytes", use.betweenBytes},
+          {"insideSeconds", use.insideSeconds},
+          {"betweenSeconds", use.betweenSeconds}};
+}
+
 nlohmann::ordered_json stageJson(const Row& row) {
   return {{"shardElements", row.shardElements},
           {"memory",
@@ -143,10 +176,13 @@ nlohmann::ordered_json stageJson(const Row& row) {
 const char* stageName(int stage) { return kNames.at(static_cast<size_t>(stage)); }
 
 std::string planTable(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan,
-                      const std::vector<int>& stages) {
+                      const std::vector<int>& stages, const std::optional<Cluster>& cluster) {
   Table table(plan, stages);
   addMemory(input, table);
   addCommunication(input, table);
+  if (cluster) {
+    addLinks(input, plan, *cluster, table);
+  }
   if (input.networkBytesPerSecond > 0 || input.flopsPerSecond > 0) {
     addTimes(input, plan, table);
   }
@@ -173,7 +209,7 @@ std::string planTable(const pealZeroPlanInput_t& input, const pealZeroPlan_t& pl
 }
 
 nlohmann::ordered_json planJson(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan,
-                                const std::vector<int>& stages) {
+                                const std::vector<int>& stages, const std::optional<Cluster>& cluster) {
   nlohmann::ordered_json json;
   json["input"] = {{"parameters", input.parameters},
                    {"frozenParameters", input.frozenParameters},
@@ -195,8 +231,18 @@ nlohmann::ordered_json planJson(const pealZeroPlanInput_t& input, const pealZero
   json["forwardSeconds"] = plan.forwardSeconds;
   json["backwardSeconds"] = plan.backwardSeconds;
   json["computeSeconds"] = plan.computeSeconds;
+  if (cluster) {
+    json["cluster"] = {{"nodes", cluster->nodes},
+                       {"ranksPerNode", cluster->ranksPerNode},
+                       {"insideBytesPerSecond", cluster->insideBytesPerSecond},
+                       {"betweenBytesPerSecond", cluster->betweenBytesPerSecond}};
+  }
   for (const int stage : stages) {
     json["stages"][stageName(stage)] = stageJson(plan.stages[stage]);
+    if (cluster) {
+      json["stages"][stageName(stage)]["links"] =
+          linksJson(linkUse(*cluster, input, plan.stages[stage], stage));
+    }
   }
   if (plan.recommended >= 0) {
     json["recommended"] = stageName(plan.recommended);
