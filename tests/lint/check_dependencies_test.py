@@ -53,6 +53,7 @@ SEEDED = [
     ("include/peal/peal.h", '#include "lib/base/result.h"', "include/peal may not include"),
     ("include/peal/peal.h", "#include <fmt/format.h>", "may not use fmt/format.h"),
     ("lib/comm/comm.cpp", "#include <nlohmann/json.hpp>", "may not use nlohmann/json.hpp"),
+    ("lib/comm/comm.cpp", "#include <hwloc.h>", "may not use hwloc.h"),
     ("lib/comm/comm.cpp", '#include "port.h"', "there is no port.h"),
     ("lib/comm/comm.cpp", 'int x = atoi(getenv("PEAL_X"));', "getenv"),
     ("tools/info/main.cpp", 'int x = atoi(std::getenv("PEAL_X"));', "getenv"),
