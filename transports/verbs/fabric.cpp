@@ -16,6 +16,8 @@ namespace peal::verbs {
 namespace {
 
 constexpr int kFlushMs = 2000;
+// A peer that is dead acknowledges nothing; one that lives, sooner, or a packet is lost for the second time.
+constexpr int kFlushSilenceMs = 300;
 constexpr int kBatch = 16;
 // Completions taken in one poll(), so that links get their turn.
 constexpr int kMostBatches = 8;
@@ -148,13 +150,17 @@ bool VerbsFabric::arm() {
 // Queue pairs that are destroyed take along what is still on its way.
 void VerbsFabric::flush() {
   const Deadline deadline = Deadline::afterMs(kFlushMs);
+  Deadline silence = Deadline::afterMs(kFlushSilenceMs);
   for (;;) {
+    if (takeCompletions()) {
+      silence = Deadline::afterMs(kFlushSilenceMs);
+    }
     poll();
     bool done = true;
     for (const std::unique_ptr<VerbsLink>& link : links_) {
       done = link->flushed() && done;
     }
-    if (done || deadline.passed()) {
+    if (done || deadline.passed() || silence.passed()) {
       return;
     }
     std::this_thread::yield();

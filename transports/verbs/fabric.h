@@ -1,7 +1,7 @@
 // The verbs fabric: devices, links, and one loop over completions. See transports/fabric.h for what it owes.
 //
-// Owned by the network endpoint. Teardown: what was sent is waited for (at most two seconds), peers are told,
-// then links (queue pairs), registrations, devices.
+// Owned by the network endpoint. Teardown: what was sent is waited for (two seconds at most, less if nobody
+// answers), peers are told, then links (queue pairs), registrations, devices.
 #pragma once
 #include <memory>
 #include <vector>
