@@ -1,5 +1,6 @@
 // What the device executor sees of memory that ranks of one node share on their GPUs. One implementation:
 // transports/cuda_ipc/. Kernels move the bytes; this only makes memory reachable and says when it is gone.
+// A communicator may span nodes: each node's ranks reach each other, and all take the same path.
 //
 // Used by one communicator. Each function may be called from any thread unless it says otherwise.
 #pragma once
@@ -18,16 +19,17 @@
 namespace peal {
 
 // How a rank reaches a peer's memory.
-enum class Reach : uint8_t { Self, SameDevice, PeerAccess, Ipc, HostStaging };
+enum class Reach : uint8_t { Self, SameDevice, PeerAccess, Ipc, HostStaging, OtherNode };
 
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // This rank's window: zeroed memory of the size asked for at creation, that every peer can write. In device
+  // This rank's window: zeroed memory of the size asked for at creation, that every peer of this node can
+  // write. In device
   // memory, or in pinned host memory where a vote of all ranks fell back to it.
   virtual std::byte* window() = 0;
-  // A peer's window as kernels of this rank address it.
+  // A peer's window as kernels of this rank address it; nullptr: the peer is on another node.
   virtual std::byte* peerWindow(int peerRank) = 0;
   virtual Reach reach(int peerRank) const = 0;
   // How the ranks reach each other, and why not better: for logs and system information.
@@ -59,13 +61,18 @@ class DeviceMemory {
 
 struct DeviceMemoryOptions {
   int device = 0;
-  size_t windowBytes = 0;
-  std::string name;  // of the communicator, for messages
+  size_t windowBytes = 0;  // the same on all ranks
+  std::string name;        // of the communicator, for messages
+  // Of each rank its number in `control`, -1: it is on another node. Empty: all are on this one, in order.
+  std::vector<int> localOf{};
   Deadline deadline;
+
+  bool onThisNode(int rank) const { return localOf.empty() || localOf[static_cast<size_t>(rank)] >= 0; }
 };
 
-// Collective over the exchange; all ranks choose the same path. `control`: an endpoint of these ranks for
-// this object alone; nullptr in a communicator of one rank.
+// Collective over the exchange; all ranks choose the same path. `control`: an endpoint of this node's ranks
+// for this object alone, which speaks of them by the communicator's numbers; nullptr for a rank that is alone
+// on its node.
 Result<std::unique_ptr<DeviceMemory>> connectDeviceMemory(Exchange& exchange,
                                                           std::unique_ptr<Endpoint> control,
                                                           const DeviceMemoryOptions& options);

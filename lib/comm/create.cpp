@@ -149,18 +149,6 @@ std::vector<int> nodeLabels(const std::vector<Announcement>& all) {
   return labels;
 }
 
-Result<void> checkDevices(const std::vector<Announcement>& all, const Grouping& grouping) {
-  if (all.front().onDevice == 0 || grouping.nodes == 1) {
-    return {};
-  }
-  const int other = grouping.rank(1, 0);
-  return Error{
-      pealInvalidUsage,
-      fmt::format("rank 0 has its GPU on {} and rank {} on {}: this version has communicators of GPUs "
-                  "on one node only. Between nodes use host memory (PEAL_DEVICE=-1).",
-                  nodeName(all.front().node), other, nodeName(all[static_cast<size_t>(other)].node))};
-}
-
 // Ranks of one communicator share its secret. A rank that is alone has none: a counter then.
 uint64_t communicatorNumber(const Secret& secret, int size) {
   static std::atomic<uint64_t> alone{0};
@@ -229,7 +217,6 @@ Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
   }
   groupingTable_.resize(groupingTableSize(all->size()));
   grouping_ = groupRanks(nodeLabels(*all), groupingTable_);
-  PEAL_TRY(checkDevices(*all, grouping_));
   Result<std::unique_ptr<Endpoint>> endpoint =
       connectHosts(exchange, secret_, grouping_,
                    {.slotBytes = mine.slotBytes,

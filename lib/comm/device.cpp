@@ -5,7 +5,7 @@
 
 #include "lib/base/config.h"
 #include "lib/comm/communicator.h"
-#include "transports/shm/shm.h"
+#include "lib/comm/host_links.h"
 
 namespace peal {
 namespace {
@@ -25,17 +25,32 @@ bool isBreakage(pealResult_t code) {
 }  // namespace
 
 Result<void> Communicator::connectDevice(Exchange& exchange, Deadline deadline) {
-  std::unique_ptr<Endpoint> control;
+  DeviceLinks links{.nodes = context_.grouping};
+  HostLinkOptions options{.slotBytes = kControlSlotBytes,
+                          .slots = kControlSlots,
+                          .directRead = false,
+                          .interfaces = configuration()->text(Knob::Interface),
+                          .fabrics = configuredFabrics(),
+                          .deadline = deadline};
   if (size() > 1) {
-    Result<std::unique_ptr<Endpoint>> connected = connectShm(
-        exchange, secret_,
-        {.slotBytes = kControlSlotBytes, .slots = kControlSlots, .directRead = false, .deadline = deadline});
-    if (!connected) {
-      return connected.error();
+    Result<std::unique_ptr<Endpoint>> control = connectNode(exchange, secret_, grouping_, options);
+    if (!control) {
+      return control.error();
     }
-    control = std::move(*connected);
+    if (grouping_.nodeSize(grouping_.node(rank())) > 1) {
+      links.control = std::move(*control);
+    }
   }
-  Result<std::unique_ptr<DeviceExecutor>> made = makeDeviceExecutor(exchange, std::move(control),
+  links.connectNetwork = [&](size_t slotBytes, int slots) -> Result<std::unique_ptr<Endpoint>> {
+    options.slotBytes = slotBytes;
+    options.slots = slots;
+    Result<std::unique_ptr<NetworkEndpoint>> network = connectNodes(exchange, secret_, grouping_, options);
+    if (!network) {
+      return network.error();
+    }
+    return std::unique_ptr<Endpoint>(std::move(*network));
+  };
+  Result<std::unique_ptr<DeviceExecutor>> made = makeDeviceExecutor(exchange, std::move(links),
                                                                     {.device = options_.device,
                                                                      .rank = rank(),
                                                                      .size = size(),
@@ -82,6 +97,7 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, void* strea
                        .ll128Bytes = facts.ll128Bytes,
                        .channels = facts.channels,
                        .linesWhole = facts.linesWhole,
+                       .simpleOnly = facts.simpleOnly,
                        .forced = configuration()->text(Knob::Protocol)};
   asked.call.slotBytes = facts.slotBytes;
   Result<Choice> choice = chooseOnDevice(asked);
@@ -106,6 +122,7 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, const pealA
                        .ll128Bytes = facts.ll128Bytes,
                        .channels = facts.channels,
                        .linesWhole = facts.linesWhole,
+                       .simpleOnly = facts.simpleOnly,
                        .forced = "simple"};
   asked.call.slotBytes = facts.slotBytes;
   asked.call.forced = configuration()->text(Knob::Algorithm) == "ring" ? "ring" : "two_shot";

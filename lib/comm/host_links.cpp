@@ -40,26 +40,6 @@ class NodeExchange final : public Exchange {
   const int node_;
 };
 
-Result<std::unique_ptr<Endpoint>> connectNode(Exchange& exchange, const Secret& secret,
-                                              const Grouping& grouping, const HostLinkOptions& options) {
-  ShmOptions shm{.slotBytes = options.slotBytes,
-                 .slots = options.slots,
-                 .directRead = options.directRead,
-                 .deadline = options.deadline};
-  if (grouping.nodes == 1) {
-    return connectShm(exchange, secret, shm);
-  }
-  const int node = grouping.node(exchange.rank());
-  for (int local = 0; local < grouping.nodeSize(node); ++local) {
-    shm.ranks.push_back(grouping.rank(node, local));
-  }
-  shm.size = exchange.size();
-  NodeExchange ours(exchange, grouping);
-  Result<std::unique_ptr<Endpoint>> endpoint = connectShm(ours, secret, shm);
-  PEAL_TRY(agree(exchange, endpoint ? Result<void>() : Result<void>(endpoint.error())));
-  return endpoint;
-}
-
 // UCX is told of interfaces by name.
 Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options) {
   UcxOptions ucx;
@@ -83,31 +63,57 @@ Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options
 
 }  // namespace
 
+Result<std::unique_ptr<Endpoint>> connectNode(Exchange& exchange, const Secret& secret,
+                                              const Grouping& grouping, const HostLinkOptions& options) {
+  ShmOptions shm{.slotBytes = options.slotBytes,
+                 .slots = options.slots,
+                 .directRead = options.directRead,
+                 .deadline = options.deadline};
+  if (grouping.nodes == 1) {
+    return connectShm(exchange, secret, shm);
+  }
+  const int node = grouping.node(exchange.rank());
+  for (int local = 0; local < grouping.nodeSize(node); ++local) {
+    shm.ranks.push_back(grouping.rank(node, local));
+  }
+  shm.size = exchange.size();
+  NodeExchange ours(exchange, grouping);
+  Result<std::unique_ptr<Endpoint>> endpoint = connectShm(ours, secret, shm);
+  PEAL_TRY(agree(exchange, endpoint ? Result<void>() : Result<void>(endpoint.error())));
+  return endpoint;
+}
+
+Result<std::unique_ptr<NetworkEndpoint>> connectNodes(Exchange& exchange, const Secret& secret,
+                                                      const Grouping& grouping,
+                                                      const HostLinkOptions& options) {
+  NetworkOptions network{.fabric = {.slotBytes = options.slotBytes, .slots = options.slots},
+                         .peers = {},
+                         .interfaces = options.interfaces,
+                         .deadline = options.deadline};
+  for (int rank = 0; rank < exchange.size(); ++rank) {
+    if (!grouping.sameNode(rank, exchange.rank())) {
+      network.peers.push_back(rank);
+    }
+  }
+  return connectNetwork(exchange, secret, options.fabrics, network);
+}
+
 Result<std::unique_ptr<Endpoint>> connectHosts(Exchange& exchange, const Secret& secret,
                                                const Grouping& grouping, const HostLinkOptions& options) {
   Result<std::unique_ptr<Endpoint>> local = connectNode(exchange, secret, grouping, options);
   if (!local || grouping.nodes == 1) {
     return local;
   }
-  NetworkOptions network{.fabric = {.slotBytes = options.slotBytes, .slots = options.slots},
-                         .peers = {},
-                         .interfaces = options.interfaces,
-                         .deadline = options.deadline};
-  std::vector<int> localOf;
-  for (int rank = 0; rank < exchange.size(); ++rank) {
-    const bool here = grouping.sameNode(rank, exchange.rank());
-    localOf.push_back(here ? grouping.local(rank) : -1);
-    if (!here) {
-      network.peers.push_back(rank);
-    }
-  }
-  Result<std::unique_ptr<NetworkEndpoint>> remote =
-      connectNetwork(exchange, secret, options.fabrics, network);
+  Result<std::unique_ptr<NetworkEndpoint>> remote = connectNodes(exchange, secret, grouping, options);
   if (!remote) {
     return remote.error();
   }
   if (grouping.nodeSize(grouping.node(exchange.rank())) == 1) {
     return std::unique_ptr<Endpoint>(std::move(*remote));
+  }
+  std::vector<int> localOf;
+  for (int rank = 0; rank < exchange.size(); ++rank) {
+    localOf.push_back(grouping.sameNode(rank, exchange.rank()) ? grouping.local(rank) : -1);
   }
   return std::unique_ptr<Endpoint>(std::make_unique<RoutedEndpoint>(exchange.rank(), std::move(localOf),
                                                                     std::move(*local), std::move(*remote)));

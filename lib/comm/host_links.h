@@ -1,7 +1,8 @@
 // Makes a communicator's links between its ranks' host memory, whatever lies between them: shared memory
 // inside a node, a network between nodes, both behind one endpoint.
 //
-// Called by lib/comm/create.cpp. Knows no algorithm.
+// Called by lib/comm/create.cpp; the parts by lib/comm/device.cpp, for links that serve a GPU's ranks. Knows
+// no algorithm.
 #pragma once
 #include <memory>
 #include <string>
@@ -26,6 +27,15 @@ struct HostLinkOptions {
 // Collective over the exchange. An error on any rank is one on all.
 Result<std::unique_ptr<Endpoint>> connectHosts(Exchange& exchange, const Secret& secret,
                                                const Grouping& grouping, const HostLinkOptions& options);
+
+// The parts: links among the ranks of this rank's node, numbered there but named by the communicator's
+// numbers (to nobody, for a rank that is alone); and links to the ranks of all other nodes. Collective over
+// the exchange, all ranks, likewise.
+Result<std::unique_ptr<Endpoint>> connectNode(Exchange& exchange, const Secret& secret,
+                                              const Grouping& grouping, const HostLinkOptions& options);
+Result<std::unique_ptr<NetworkEndpoint>> connectNodes(Exchange& exchange, const Secret& secret,
+                                                      const Grouping& grouping,
+                                                      const HostLinkOptions& options);
 
 // What PEAL_TRANSPORT allows, best first.
 std::vector<FabricCandidate> configuredFabrics();

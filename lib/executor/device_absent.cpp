@@ -16,7 +16,7 @@ Error absent(const std::string& what) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange&, std::unique_ptr<Endpoint>,
+Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange&, DeviceLinks,
                                                            const DeviceOptions& options, Deadline) {
   return absent(fmt::format("{}: no communicator on device {}", options.name, options.device));
 }

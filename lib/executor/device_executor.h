@@ -6,11 +6,13 @@
 // liveGraphs() may be called from any thread.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "algorithms/grouping.h"
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
 #include "lib/executor/host/operation.h"
@@ -29,6 +31,17 @@ struct DeviceOptions {
   int64_t timeoutMs = 0;
 };
 
+// How a communicator's ranks reach each other beside the memory of their GPUs.
+struct DeviceLinks {
+  // Of the ranks of this node, for the device memory alone; it speaks of them by the communicator's numbers.
+  // nullptr for a rank that is alone on its node.
+  std::unique_ptr<Endpoint> control{};
+  const Grouping* nodes = nullptr;  // nullptr: all ranks are on one node
+  // Collective over all ranks, and called if there are several nodes: an endpoint with links to the ranks of
+  // the others.
+  std::function<Result<std::unique_ptr<Endpoint>>(size_t slotBytes, int slots)> connectNetwork{};
+};
+
 // What the tuner needs to know; the same on every rank.
 struct DeviceFacts {
   int channels = 1;         // the most that one operation may use
@@ -36,6 +49,7 @@ struct DeviceFacts {
   size_t llBytes = 0;       // likewise
   size_t ll128Bytes = 0;    // likewise
   bool linesWhole = false;  // LL128 is legal
+  bool simpleOnly = false;  // some ranks are on other nodes
 };
 
 class DeviceExecutor {
@@ -63,7 +77,8 @@ class DeviceExecutor {
   virtual std::optional<Fault> fault() = 0;
   // Makes running and later kernels leave, here and on the peers.
   virtual void stop(int culpritRank, const std::string& reason) = 0;
-  // Waits until everything issued outside of graphs has run (or left).
+  // Waits until everything issued outside of graphs has run (or left), and ranks on other nodes have taken
+  // what was sent to them. Nothing is issued afterwards.
   virtual Result<void> drain(Deadline deadline) = 0;
   // Graphs that hold operations of this communicator and have not been destroyed.
   virtual int liveGraphs() const = 0;
@@ -74,10 +89,9 @@ class DeviceExecutor {
 };
 
 // Collective over the exchange: agrees on channels and slots, connects the ranks' GPU memory
-// (transports/device_memory.h) and makes the executor; an error on one rank is one on all. `control`: an
-// endpoint of these ranks for this alone; nullptr in a communicator of one rank.
-Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange,
-                                                           std::unique_ptr<Endpoint> control,
+// (transports/device_memory.h), starts the proxy to those on other nodes, and makes the executor; an error on
+// one rank is one on all.
+Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange, DeviceLinks links,
                                                            const DeviceOptions& options, Deadline deadline);
 
 // What this process can tell of GPUs, for people who ask what was found and why.

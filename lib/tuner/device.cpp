@@ -28,8 +28,14 @@ size_t messageBytes(const TunerQuestion& call, Algorithm algorithm) {
 }
 
 Result<Protocol> protocolFor(const DeviceQuestion& question, size_t bytes) {
-  if (question.forced == "simple") {
+  if (question.forced == "simple" || (question.simpleOnly && question.forced == "auto")) {
     return Protocol::Simple;
+  }
+  if (question.simpleOnly) {
+    return Error{pealInvalidUsage,
+                 fmt::format("PEAL_PROTOCOL={} is not legal here: some ranks are on other nodes, and only "
+                             "messages of the protocol simple go over a network. Use simple or auto.",
+                             question.forced)};
   }
   if (question.forced == "ll") {
     return Protocol::LL;

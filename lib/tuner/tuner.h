@@ -54,6 +54,7 @@ struct DeviceQuestion {
   size_t llBytes = 0, ll128Bytes = 0;  // payload of a message
   int channels = 1;                    // the most
   bool linesWhole = false;             // LL128 is legal
+  bool simpleOnly = false;             // what goes over a network is Simple
   std::string_view forced = "auto";    // PEAL_PROTOCOL
 };
 Result<Choice> chooseOnDevice(const DeviceQuestion& question);

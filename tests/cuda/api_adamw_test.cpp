@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "peal/adamw.h"
-#include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda/node_ranks.h"
 
 namespace {
 
@@ -125,41 +125,54 @@ TEST(ApiAdamw, OneStepAndGraphsGiveTheHostsBits) {
   });
 }
 
+// Two steps of one rank of three, on a GPU and on host memory.
+void expectFusedHostsBits(pealComm_t gpuComm, pealComm_t hostComm, int rank, int device) {
+  const std::vector<size_t> counts{1500, 0, 37};
+  const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  const auto own = static_cast<size_t>(rank);
+  Shard host(counts[own], rank);
+  host.segments.back().end = 1U << 20;
+  const GpuShard gpu(device, host);
+  const GpuStream stream(device);
+  const std::vector<std::byte> gradients = valuesOf(pealBfloat16, total, 7 + own);
+  std::vector<std::byte> expected(gradients.size());
+  const GpuBuffer from(device, gradients), to(device, gradients.size());
+  for (int step = 0; step < 2; ++step) {
+    pealAdamw_t state = host.state();
+    PEAL_EXPECT_OK(
+        pealReduceAdamwGather(gradients.data(), expected.data(), counts.data(), &state, hostComm, nullptr));
+    state = gpu.state();
+    PEAL_EXPECT_OK(
+        pealReduceAdamwGather(from.data(), to.data(), counts.data(), &state, gpuComm, stream.peal()));
+    stream.synchronize();
+    EXPECT_EQ(to.read(), expected);
+    gpu.expectEqual(host);
+  }
+  PEAL_EXPECT_OK(pealBarrier(gpuComm, stream.peal()));  // memory is freed when no kernel waits
+  stream.synchronize();
+  PEAL_EXPECT_OK(pealBarrier(hostComm, nullptr));
+}
+
 TEST(ApiAdamw, FusedGivesTheHostsBits) {
   for (const char* algorithm : {"auto", "ring"}) {
     inProcess(with(smallGpu(), {{"PEAL_ALGO", algorithm}}), [] {
-      const std::vector<size_t> counts{1500, 0, 37};
-      const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
       const std::vector<pealComm_t> hostComms = initAll({-1, -1, -1});
       const std::vector<pealComm_t> gpuComms = initAll({0, 1, 1});
       onThreads(3, [&](int rank) {
         const auto own = static_cast<size_t>(rank);
-        const int device = rank == 0 ? 0 : 1;
-        Shard host(counts[own], rank);
-        host.segments.back().end = 1U << 20;
-        const GpuShard gpu(device, host);
-        const GpuStream stream(device);
-        const std::vector<std::byte> gradients = valuesOf(pealBfloat16, total, 7 + own);
-        std::vector<std::byte> expected(gradients.size());
-        const GpuBuffer from(device, gradients), to(device, gradients.size());
-        for (int step = 0; step < 2; ++step) {
-          pealAdamw_t state = host.state();
-          PEAL_EXPECT_OK(pealReduceAdamwGather(gradients.data(), expected.data(), counts.data(), &state,
-                                               hostComms[own], nullptr));
-          state = gpu.state();
-          PEAL_EXPECT_OK(pealReduceAdamwGather(from.data(), to.data(), counts.data(), &state, gpuComms[own],
-                                               stream.peal()));
-          stream.synchronize();
-          EXPECT_EQ(to.read(), expected);
-          gpu.expectEqual(host);
-        }
-        PEAL_EXPECT_OK(pealBarrier(gpuComms[own], stream.peal()));  // memory is freed when no kernel waits
-        stream.synchronize();
-        PEAL_EXPECT_OK(pealBarrier(hostComms[own], nullptr));
+        expectFusedHostsBits(gpuComms[own], hostComms[own], rank, rank == 0 ? 0 : 1);
       });
       destroyAll(hostComms);
       destroyAll(gpuComms);
     });
+  }
+}
+
+TEST(ApiAdamw, FusedGivesTheHostsBitsOverNodes) {
+  PEAL_NEEDS_UCX();
+  for (const char* algorithm : {"two_shot", "ring"}) {
+    runOnNodes({.nodes = {0, 0, 1}, .environment = with(nodeGpu(), {{"PEAL_ALGO", algorithm}})},
+               [](NodeRank& self) { expectFusedHostsBits(self.gpu, self.host, self.rank, self.device); });
   }
 }
 

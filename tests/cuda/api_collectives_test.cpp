@@ -6,27 +6,6 @@ namespace {
 
 using namespace peal::test;
 
-// A sample that meets every collective, type and operation at least once.
-std::vector<Call> sampleCalls() {
-  std::vector<Call> calls{
-      {.kind = pealStatAllReduce, .type = pealFloat32, .op = pealSum, .count = 1000},
-      {.kind = pealStatAllReduce, .type = pealBfloat16, .op = pealAvg, .count = 517, .inPlace = true},
-      {.kind = pealStatAllReduce, .type = pealInt8, .op = pealProd, .count = 3001},
-      {.kind = pealStatAllReduce, .type = pealFloat64, .op = pealMax, .count = 1},
-      {.kind = pealStatAllReduce, .type = pealUint64, .op = pealMin, .count = 0},
-      {.kind = pealStatReduceScatter, .type = pealFloat16, .op = pealSum, .count = 333},
-      {.kind = pealStatReduceScatter, .type = pealInt32, .op = pealAvg, .count = 65, .inPlace = true},
-      {.kind = pealStatReduceScatter, .type = pealFloat8e4m3, .op = pealSum, .count = 100, .uneven = true},
-      {.kind = pealStatAllGather, .type = pealFloat8e5m2, .count = 777},
-      {.kind = pealStatAllGather, .type = pealUint8, .count = 50, .inPlace = true, .uneven = true},
-      {.kind = pealStatBroadcast, .type = pealInt64, .count = 401, .root = 1},
-      {.kind = pealStatReduce, .type = pealUint32, .op = pealSum, .count = 600, .root = 1},
-      {.kind = pealStatReduce, .type = pealFloat8e5m2, .op = pealMin, .count = 129},
-      {.kind = pealStatBarrier},
-  };
-  return calls;
-}
-
 // Every rank's result on GPUs equals its result on host memory.
 void compareOnThreads(const std::vector<int>& devices, const std::vector<Call>& calls) {
   const int ranks = static_cast<int>(devices.size());

@@ -23,6 +23,8 @@ const char* text(Reach reach) {
       return "by CUDA IPC";
     case Reach::HostStaging:
       return "through host memory";
+    case Reach::OtherNode:
+      return "not at all";
   }
   return "";
 }
@@ -69,16 +71,35 @@ Result<Connected> connectAlone(const DeviceMemoryOptions& options) {
   return connected;
 }
 
+// None for a rank that is alone on its node.
+Result<std::unique_ptr<Watch>> startWatch(const Exchange& exchange, std::unique_ptr<Endpoint> control,
+                                          const DeviceMemoryOptions& options, const Connected& connected) {
+  WatchOptions watch{.rank = exchange.rank(),
+                     .size = exchange.size(),
+                     .device = options.device,
+                     .name = connected.name,
+                     .localOf = options.localOf};
+  int here = 0;
+  for (int rank = 0; rank < watch.size; ++rank) {
+    here += options.onThisNode(rank) ? 1 : 0;
+    if (options.localOf.empty()) {
+      watch.localOf.push_back(rank);  // all of them are here
+    }
+  }
+  if (here == 1) {
+    return std::unique_ptr<Watch>();
+  }
+  if (!control) {
+    return Error{pealInternalError, fmt::format("{} got no control endpoint", connected.name)};
+  }
+  return Watch::start(std::move(control), watch, connected.regions);
+}
+
 Result<Connected> connectTogether(Exchange& exchange, std::unique_ptr<Endpoint> control,
                                   const DeviceMemoryOptions& options) {
   Connected connected =
       begin(exchange.rank(), options, fmt::format("rank {} of {}", exchange.rank(), exchange.size()));
-  if (!control) {
-    return Error{pealInternalError, fmt::format("{} got no control endpoint", connected.name)};
-  }
-  Result<std::unique_ptr<Watch>> watch =
-      Watch::start(std::move(control), {exchange.rank(), exchange.size(), options.device, connected.name},
-                   connected.regions);
+  Result<std::unique_ptr<Watch>> watch = startWatch(exchange, std::move(control), options, connected);
   Result<DeviceWindows> device = connectDeviceWindows(exchange, options, watch);
   if (!device) {
     return device.error();

@@ -27,8 +27,8 @@ struct DeviceWindows {
   bool linesWhole = true;
   std::string whyNot;
 };
-// `watch`: this rank's, or why it has none. It knows the peers of other processes from before the last step,
-// because a peer that is through may write at once.
+// `watch`: this rank's (nullptr if it is alone on its node), or why it has none. It knows the peers of other
+// processes from before the last step, because a peer that is through may write at once.
 Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemoryOptions& options,
                                            const Result<std::unique_ptr<Watch>>& watch);
 

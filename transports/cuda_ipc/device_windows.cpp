@@ -175,13 +175,19 @@ Result<PeerWindow> openByIpc(const Card& mine, const Card& theirs) {
   return view;
 }
 
-Result<void> openAll(const std::vector<Card>& cards, int rank, DeviceWindows& windows) {
+Result<void> openAll(const DeviceMemoryOptions& options, const std::vector<Card>& cards, int rank,
+                     DeviceWindows& windows) {
   const Card& mine = cards[static_cast<size_t>(rank)];
   windows.peers.resize(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     if (static_cast<int>(peer) == rank) {
       windows.peers[peer].address = windows.window->data();
       windows.peers[peer].linesWhole = true;
+      continue;
+    }
+    if (!options.onThisNode(static_cast<int>(peer))) {
+      windows.peers[peer].reach = Reach::OtherNode;
+      windows.peers[peer].linesWhole = true;  // nothing is stored there
       continue;
     }
     const bool local = sameProcess(mine.process, cards[peer].process);
@@ -197,10 +203,12 @@ Result<void> openAll(const std::vector<Card>& cards, int rank, DeviceWindows& wi
 }
 
 // The processes of the peers that map this rank's memory.
-std::vector<std::optional<PeerProcess>> importers(const std::vector<Card>& cards, int rank) {
+std::vector<std::optional<PeerProcess>> importers(const DeviceMemoryOptions& options,
+                                                  const std::vector<Card>& cards, int rank) {
   std::vector<std::optional<PeerProcess>> all(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer) {
-    if (!sameProcess(cards[static_cast<size_t>(rank)].process, cards[peer].process)) {
+    if (options.onThisNode(static_cast<int>(peer)) &&
+        !sameProcess(cards[static_cast<size_t>(rank)].process, cards[peer].process)) {
       all[peer].emplace(cards[peer].process);
     }
   }
@@ -252,7 +260,7 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
   PEAL_TRY(checkCards(*cards, mine));
 
   const int rank = exchange.rank();
-  Result<void> reached = openAll(*cards, rank, windows);
+  Result<void> reached = openAll(options, *cards, rank, windows);
   if (reached) {
     reached = makeCopies(options.device, exchange.size(), windows);
   }
@@ -265,14 +273,16 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
     return written.error();
   }
   if (*written) {
-    const Result<void> arrived = checkPatterns(options.device, rank, *cards, *windows.window, *windows.copies,
-                                               Deadline::afterMs(kTrialMs));
-    (*watch)->begin(importers(*cards, rank));
+    const Result<void> arrived = checkPatterns(options.device, rank, windows.peers, *windows.window,
+                                               *windows.copies, Deadline::afterMs(kTrialMs));
+    if (*watch) {
+      (*watch)->begin(importers(options, *cards, rank));
+    }
     const Result<bool> seen = agreed(exchange, arrived, windows);
     if (!seen) {
       return seen.error();
     }
-    if (!*seen) {
+    if (!*seen && *watch) {
       (*watch)->begin({});
     }
   }

@@ -41,14 +41,19 @@ Result<PeerWindow> open(int device, const HostCard& mine, const HostCard& theirs
   return view;
 }
 
-Result<void> openAll(int device, int rank, const std::vector<HostCard>& cards, HostWindows& windows) {
+Result<void> openAll(const DeviceMemoryOptions& options, int rank, const std::vector<HostCard>& cards,
+                     HostWindows& windows) {
   windows.peers.resize(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     if (static_cast<int>(peer) == rank) {
       windows.peers[peer].address = windows.window->data();
       continue;
     }
-    Result<PeerWindow> view = open(device, cards[static_cast<size_t>(rank)], cards[peer]);
+    if (!options.onThisNode(static_cast<int>(peer))) {
+      windows.peers[peer].reach = Reach::OtherNode;
+      continue;
+    }
+    Result<PeerWindow> view = open(options.device, cards[static_cast<size_t>(rank)], cards[peer]);
     if (!view) {
       return Error{view.error().code, fmt::format("the window of rank {} (pid {}): {}", peer,
                                                   cards[peer].process.pid, view.error().message)};
@@ -81,7 +86,7 @@ Result<HostWindows> connectHostWindows(Exchange& exchange, const DeviceMemoryOpt
   if (const std::string failure = firstReason(*cards, &HostCard::failure); !failure.empty()) {
     return Error{pealSystemError, failure};
   }
-  const Result<void> opened = openAll(options.device, exchange.rank(), *cards, windows);
+  const Result<void> opened = openAll(options, exchange.rank(), *cards, windows);
   Vote vote;
   if (!opened) {
     vote.against.set(opened.error().message);

@@ -80,7 +80,7 @@ Result<void> writePatterns(int device, int rank, const std::vector<Card>& cards,
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
   for (size_t peer = 0; peer < peers.size(); ++peer) {
-    if (static_cast<int>(peer) == rank) {
+    if (static_cast<int>(peer) == rank || peers[peer].reach == Reach::OtherNode) {
       continue;
     }
     const auto wanted = pattern(rank, cards[peer].window);
@@ -104,16 +104,19 @@ Result<void> writePatterns(int device, int rank, const std::vector<Card>& cards,
   return {};
 }
 
-Result<void> checkPatterns(int device, int rank, const std::vector<Card>& cards, const Window& window,
+Result<void> checkPatterns(int device, int rank, const std::vector<PeerWindow>& peers, const Window& window,
                            TimedCopies& copies, Deadline deadline) {
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
-  const size_t bytes = patternsBytes(static_cast<int>(cards.size()));
+  const size_t bytes = patternsBytes(static_cast<int>(peers.size()));
   PEAL_TRY(copies.copy(copies.page(), window.data(), bytes, deadline));
-  for (size_t peer = 0; peer < cards.size(); ++peer) {
+  for (size_t peer = 0; peer < peers.size(); ++peer) {
+    if (static_cast<int>(peer) == rank || peers[peer].reach == Reach::OtherNode) {
+      continue;
+    }
     const auto wanted = pattern(static_cast<int>(peer), window.token());
     const std::byte* const place = copies.page() + peer * kPatternBytes;
-    if (static_cast<int>(peer) != rank && !std::equal(wanted.begin(), wanted.end(), place)) {
+    if (!std::equal(wanted.begin(), wanted.end(), place)) {
       return Error{pealSystemError,
                    fmt::format("what rank {} wrote into this window arrived as {}.., not {}..", peer,
                                hex(place, 8), hex(wanted.data(), 8))};

@@ -33,12 +33,12 @@ class TimedCopies {
   PinnedBuffer page_;
 };
 
-// Writes this rank's pattern into every peer's window and reads it back from there.
+// Writes this rank's pattern into the window of every peer of this node and reads it back from there.
 // `copies`: with a page of patternsBytes(ranks).
 Result<void> writePatterns(int device, int rank, const std::vector<Card>& cards,
                            const std::vector<PeerWindow>& peers, TimedCopies& copies, Deadline deadline);
 // After every rank has written: whether all patterns have arrived in this rank's window. Leaves zeros there.
-Result<void> checkPatterns(int device, int rank, const std::vector<Card>& cards, const Window& window,
+Result<void> checkPatterns(int device, int rank, const std::vector<PeerWindow>& peers, const Window& window,
                            TimedCopies& copies, Deadline deadline);
 
 }  // namespace peal::cuda

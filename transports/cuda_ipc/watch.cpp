@@ -205,12 +205,12 @@ bool Watch::sendNotes() {
   const std::lock_guard lock(mutex_);
   forEachImporter([&](int peer, Importer& importer) {
     while (!importer.outgoing.empty()) {
-      std::byte* const slot = importer.ended ? nullptr : control_->link(peer).tryStage(sizeof(Note));
+      std::byte* const slot = importer.ended ? nullptr : link(peer).tryStage(sizeof(Note));
       if (slot == nullptr) {
         return;
       }
       std::memcpy(slot, &importer.outgoing.front(), sizeof(Note));
-      control_->link(peer).post(sizeof(Note), Digest{});
+      link(peer).post(sizeof(Note), Digest{});
       importer.outgoing.pop_front();
       any = true;
     }
@@ -222,7 +222,7 @@ bool Watch::receiveNotes() {
   bool any = false;
   for (int peer = 0; peer < options_.size; ++peer) {
     Arrival arrival;
-    if (peer == options_.rank || !control_->link(peer).tryReceive(arrival)) {
+    if (!isPeer(peer) || !link(peer).tryReceive(arrival)) {
       continue;
     }
     any = true;
@@ -232,7 +232,7 @@ bool Watch::receiveNotes() {
       std::memcpy(&note, arrival.data, sizeof note);
     }
     const size_t arrivedBytes = arrival.bytes;
-    control_->link(peer).release();
+    link(peer).release();
     if (fits) {
       handle(peer, note);
     } else {
@@ -248,15 +248,15 @@ bool Watch::receiveNotes() {
 bool Watch::anythingToDo() {
   Arrival arrival;
   for (int peer = 0; peer < options_.size; ++peer) {
-    if (peer != options_.rank && control_->link(peer).tryReceive(arrival)) {
+    if (isPeer(peer) && link(peer).tryReceive(arrival)) {
       return true;
     }
   }
   const std::lock_guard lock(mutex_);
   bool any = stop_ || (leaving_ && !leavingTold_);
   forEachImporter([&](int peer, const Importer& importer) {
-    any = any || (!importer.outgoing.empty() && !importer.ended &&
-                  control_->link(peer).tryStage(sizeof(Note)) != nullptr);
+    any = any ||
+          (!importer.outgoing.empty() && !importer.ended && link(peer).tryStage(sizeof(Note)) != nullptr);
   });
   return any;
 }

@@ -30,6 +30,7 @@ struct WatchOptions {
   int size = 1;
   int device = 0;
   std::string name;
+  std::vector<int> localOf;  // of each rank its number in the control endpoint; -1: it is on another node
 };
 
 class Watch {
@@ -70,6 +71,9 @@ class Watch {
   };
 
   Watch(std::unique_ptr<Endpoint> control, const WatchOptions& options, std::shared_ptr<Regions> regions);
+  bool isPeer(int rank) const { return rank != options_.rank && localOf(rank) >= 0; }
+  int localOf(int rank) const { return options_.localOf[static_cast<size_t>(rank)]; }
+  Link& link(int peerRank) { return control_->link(localOf(peerRank)); }
   void run();
   bool sendNotes();
   bool receiveNotes();

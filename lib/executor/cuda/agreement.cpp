@@ -95,8 +95,8 @@ Result<Proposal> propose(const DeviceOptions& options) {
   mine.threads = static_cast<int32_t>(configuration()->integer(Knob::Threads));
   PEAL_TRY(checkDevice(options.device));
   if (options.size > kMostRanks) {
-    return Error{pealInvalidUsage, fmt::format("{}: a communicator on GPUs of one node has at most {} ranks.",
-                                               options.name, kMostRanks)};
+    return Error{pealInvalidUsage,
+                 fmt::format("{}: a communicator on GPUs has at most {} ranks.", options.name, kMostRanks)};
   }
   cudaDeviceProp properties{};
   PEAL_TRY(cudaResult(cudaGetDeviceProperties(&properties, options.device), "asking for device {}",

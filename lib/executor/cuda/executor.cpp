@@ -20,21 +20,29 @@ constexpr auto kLook = std::chrono::microseconds(100);
 // How long kernels that were told to leave may take before their memory is given up.
 constexpr int64_t kLeaveMs = 10000;
 
-CommView viewOf(const DeviceOptions& options, const BoxShape& shape, const Resources& resources) {
-  const WindowShape window{shape, options.size};
+CommView viewOf(const DeviceOptions& options, const Resources& resources) {
+  const WindowShape& window = resources.window;
+  const auto inboxFrom = [&](int rank) { return window.inbox(resources.localOf[static_cast<size_t>(rank)]); };
   CommView view{};
   view.rank = options.rank;
   view.ranks = options.size;
-  view.shape = shape;
+  view.shape = window.box;
   view.channels = reinterpret_cast<ChannelState*>(resources.channels.data());
   view.stopped = reinterpret_cast<uint64_t*>(resources.memory->window());
   view.board = reinterpret_cast<HostBoard*>(resources.board.deviceData());
   view.timeoutNs = static_cast<uint64_t>(options.timeoutMs) * 1'000'000;
   for (int peer = 0; peer < options.size; ++peer) {
-    if (peer != options.rank) {
-      view.inbox[peer] = resources.memory->window() + window.inbox(peer);
-      view.outbox[peer] = resources.memory->peerWindow(peer) + window.inbox(options.rank);
-      view.peerStopped[peer] = reinterpret_cast<uint64_t*>(resources.memory->peerWindow(peer));
+    if (peer == options.rank) {
+      continue;
+    }
+    if (std::byte* const theirs = resources.memory->peerWindow(peer); theirs != nullptr) {
+      view.inbox[peer] = resources.memory->window() + inboxFrom(peer);
+      view.outbox[peer] = theirs + inboxFrom(options.rank);
+      view.peerStopped[peer] = reinterpret_cast<uint64_t*>(theirs);
+    } else {
+      view.inbox[peer] = resources.proxy->inbox(peer);
+      view.outbox[peer] = resources.proxy->outbox(peer);
+      view.peerStopped[peer] = resources.proxy->peerStopped(peer);
     }
   }
   return view;
@@ -47,6 +55,12 @@ CommView viewOf(const DeviceOptions& options, const BoxShape& shape, const Resou
 void Resources::raiseStop() const {
   // Pairs with the relaxed load in wait.cuh: nothing else is handed over with it.
   std::atomic_ref<uint64_t>(host().stop).store(1, std::memory_order_release);
+}
+
+void Resources::leaveNetwork() const {
+  if (proxy) {
+    proxy->end();
+  }
 }
 
 Result<void> Resources::await(cudaStream_t stream, Deadline deadline, const char* what) const {
@@ -86,12 +100,13 @@ CudaExecutor::CudaExecutor(const DeviceOptions& options, const Agreement& agreem
     : options_(options),
       threads_(agreement.threads),
       resources_(std::move(resources)),
-      view_(viewOf(options_, agreement.shape, *resources_)),
+      view_(viewOf(options_, *resources_)),
       facts_{.channels = agreement.shape.channels,
              .slotBytes = agreement.shape.payloadBytes(Protocol::Simple),
              .llBytes = agreement.shape.payloadBytes(Protocol::LL),
              .ll128Bytes = agreement.shape.payloadBytes(Protocol::LL128),
-             .linesWhole = resources_->memory->keepsLinesWhole()} {
+             .linesWhole = resources_->memory->keepsLinesWhole(),
+             .simpleOnly = resources_->proxy != nullptr} {
   // Kernels that wait for a lost peer are told by the thread that noticed, whatever this one does.
   resources_->memory->onLoss([resources = resources_.get()] { resources->raiseStop(); });
 }
@@ -104,14 +119,18 @@ CudaExecutor::~CudaExecutor() {
     resources.memory->farewell(-1, "");
   }
   const Deadline deadline = Deadline::afterMs(kLeaveMs);
-  if (const Result<void> left = drain(deadline); !left) {
-    log(LogLevel::Warn, left.error().message);
+  if (const Result<void> left = awaitKernels(deadline); !left) {
+    leaveInNeed(left.error());
     resources.raiseStop();
     if (left.error().code == pealTimeout) {
+      resources.leaveNetwork();
       abandon(std::move(resources_));
       return;
     }
+  } else if (const Result<void> flushed = flushProxy(deadline); !flushed) {
+    leaveInNeed(flushed.error());
   }
+  resources.leaveNetwork();
   if (resources.order->liveGraphs() > 0) {
     resources.raiseStop();
     if (const Result<void> refused = resources.refuseLaunches(options_.rank, deadline); !refused) {
@@ -278,6 +297,11 @@ std::optional<Fault> CudaExecutor::fault() {
                    loss->culpritRank};
     }
   }
+  if (resources_->proxy && (!record || stoppedByPeer)) {
+    if (std::optional<Fault> fault = resources_->proxy->fault()) {
+      return fault;
+    }
+  }
   return record ? faultOf(*record, {.name = options_.name,
                                     .rank = options_.rank,
                                     .device = options_.device,
@@ -289,10 +313,36 @@ void CudaExecutor::stop(int culpritRank, const std::string& reason) {
   resources_->raiseStop();
   if (!stopped_.exchange(true, std::memory_order_acq_rel)) {
     resources_->memory->farewell(culpritRank, reason);
+    if (resources_->proxy) {
+      resources_->proxy->stop(culpritRank, reason);
+    }
   }
 }
 
 Result<void> CudaExecutor::drain(Deadline deadline) {
+  PEAL_TRY(awaitKernels(deadline));
+  return flushProxy(deadline);
+}
+
+// After a fault nothing is waited for; fault() tells of it.
+Result<void> CudaExecutor::flushProxy(Deadline deadline) {
+  Proxy* const proxy = resources_->proxy.get();
+  if (proxy == nullptr || stopped_.load(std::memory_order_acquire) || proxy->fault()) {
+    return {};
+  }
+  const Result<void> closed = proxy->close(deadline);
+  return closed || proxy->fault() ? Result<void>() : closed;
+}
+
+// At the end, when something went wrong that nobody was told of.
+void CudaExecutor::leaveInNeed(const Error& error) {
+  log(LogLevel::Warn, error.message);
+  if (resources_->proxy && !stopped_.exchange(true, std::memory_order_acq_rel)) {
+    resources_->proxy->stop(options_.rank, error.message);
+  }
+}
+
+Result<void> CudaExecutor::awaitKernels(Deadline deadline) {
   const RelaxedCapture relaxed;
   for (;;) {
     Result<bool> idle = resources_->order->idle();

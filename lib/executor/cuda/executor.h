@@ -1,9 +1,15 @@
 // The executor of one rank on a GPU: puts kernels on streams, keeps what they need, and reads what they
 // report.
 //
-// Owns the rank's counters (ChannelState), its board, its view of the boxes, and the DeviceMemory that they
-// lie in. Made by makeDeviceExecutor, collectively; used by lib/comm/ as lib/executor/device_executor.h says.
-// Makes no thread and waits for no kernel but in drain() and at its end.
+// Owns the rank's counters (ChannelState), its board, its view of the boxes, the DeviceMemory that those of
+// this node's ranks lie in, and the proxy that has those of the others. Made by makeDeviceExecutor,
+// collectively; used by lib/comm/ as lib/executor/device_executor.h says. Makes no thread itself, and waits
+// for no kernel but in drain() and at its end.
+//
+// The end, in this order: kernels have ended (or never will: retired.h); the proxy waits until peers have
+// taken what was sent, and leaves the network; then what kernels used, the proxy's boxes before the board
+// that its faults go to, the device memory last, since it waits for peers in a thread of its own
+// (lingering.h).
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,6 +19,7 @@
 
 #include "lib/executor/cuda/agreement.h"
 #include "lib/executor/cuda/order.h"
+#include "lib/executor/cuda/proxy.h"
 #include "lib/executor/cuda/view.h"
 #include "lib/executor/device_executor.h"
 #include "lib/memory/cuda.h"
@@ -26,8 +33,12 @@ struct Resources {
   int device = 0;
   std::unique_ptr<DeviceMemory> memory;
   DeviceBuffer channels;  // ChannelState of each
-  PinnedBuffer board;     // HostBoard
-  StreamHolder side;      // for launches between fork() and join(), and for setting up
+  // Where this node's ranks write in each other's windows: all windows have the shape of the largest node's.
+  WindowShape window;
+  std::vector<int> localOf;      // of each rank its inbox in a window of its node; -1: it is on another node
+  PinnedBuffer board;            // HostBoard
+  std::unique_ptr<Proxy> proxy;  // to ranks on other nodes; nullptr: there are none
+  StreamHolder side;             // for launches between fork() and join(), and for setting up
   Event forked, joined;
   std::unique_ptr<LaunchOrder> order;  // destroyed first
 
@@ -36,6 +47,8 @@ struct Resources {
   void raiseStop() const;
   // Makes kernels leave at their start. Waits for the device until the deadline.
   Result<void> refuseLaunches(int rank, Deadline deadline) const;
+  // Leaves the network, if there is one.
+  void leaveNetwork() const;
   // Waits until the stream has done what it was given.
   Result<void> await(cudaStream_t stream, Deadline deadline, const char* what) const;
 };
@@ -69,6 +82,9 @@ class CudaExecutor final : public DeviceExecutor {
   Result<void> check(const Collective& call, const void* deferredScalar) const;
   Result<void> check(const std::vector<PointToPoint>& calls) const;
   Result<void> check(const pealAdamw_t& state) const;
+  Result<void> awaitKernels(Deadline deadline);
+  Result<void> flushProxy(Deadline deadline);
+  void leaveInNeed(const Error& error);
   template <class Kernel, class Args>
   Result<void> launch(const StreamState& state, Kernel kernel, int channels, int threads, Args& args);
 

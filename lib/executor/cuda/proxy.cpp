@@ -6,6 +6,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "lib/executor/cuda/faults.h"
+
 namespace peal::cuda {
 namespace {
 
@@ -64,12 +66,19 @@ Proxy::Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, c
   }
 }
 
-Proxy::~Proxy() {
+void Proxy::end() {
   stop_.store(true, std::memory_order_relaxed);  // nothing is handed over with it
-  network_->wake();
   if (thread_.joinable()) {
+    network_->wake();
     thread_.join();
   }
+  const std::lock_guard lock(mutex_);
+  network_.reset();
+}
+
+size_t Proxy::networkSlotBytes(const BoxShape& shape) {
+  constexpr size_t kMultiple = 64;  // fabric.h
+  return (sizeof(Header) + shape.slotBytes + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 const Proxy::Peer& Proxy::served(int peerRank) const {
@@ -101,7 +110,9 @@ void Proxy::raise(Fault fault) {
   if (options_.board != nullptr) {
     std::atomic_ref(options_.board->stop).store(1, std::memory_order_release);  // kernels poll it
   }
-  network_->farewell(std::max(fault.culpritRank, 0), fault.error.message);
+  if (network_ != nullptr) {
+    network_->farewell(std::max(fault.culpritRank, 0), fault.error.message);
+  }
   fault_ = std::move(fault);
   faulted_.store(true, std::memory_order_release);  // pairs with fault()
 }
@@ -134,6 +145,9 @@ void Proxy::run() {
   lastWork_ = lastLook_ = Clock::now();
   while (!stop_.load(std::memory_order_relaxed) && !faulted_.load(std::memory_order_relaxed)) {
     bool worked = false;
+    if (network_->needsPoll()) {
+      network_->poll();
+    }
     for (Peer& peer : peers_) {
       worked = receive(peer) || worked;
       worked = forward(peer) || worked;
@@ -142,7 +156,7 @@ void Proxy::run() {
     if (worked) {
       lastWork_ = Clock::now();
     } else {
-      if (closing_.load(std::memory_order_relaxed) && !pending()) {
+      if (closing_.load(std::memory_order_relaxed) && !pending() && network_->settled()) {
         flushed_.store(true, std::memory_order_release);  // pairs with close()
       }
       rest();
@@ -182,6 +196,22 @@ void Proxy::rest() {
   network_->sleep(token, idle < kDoze ? kDozeUs : kSleepUs);
 }
 
+// Of this rank's kernels, which have set a peer's stop word.
+Fault Proxy::kernelsFault() const {
+  if (options_.board != nullptr) {
+    if (const std::optional<FaultRecord> record = readFault(options_.board->fault)) {
+      std::optional<Fault> fault = faultOf(*record, {.name = options_.name,
+                                                     .rank = options_.rank,
+                                                     .device = options_.device,
+                                                     .timeoutMs = options_.timeoutMs});
+      if (fault) {
+        return *fault;
+      }
+    }
+  }
+  return {{pealRemoteError, fmt::format("{}: its kernels were stopped", options_.name)}, options_.rank};
+}
+
 void Proxy::lookAtHealth() {
   const auto now = Clock::now();
   if (now - lastLook_ < kLookEvery) {
@@ -189,13 +219,13 @@ void Proxy::lookAtHealth() {
   }
   lastLook_ = now;
   if (const Result<void> health = network_->progress(-1); !health) {
-    raise({health.error(), network_->culpritRank()});
+    raise({{health.error().code, fmt::format("{}: {}", options_.name, health.error().message)},
+           network_->culpritRank()});
     return;
   }
   for (const Peer& peer : peers_) {
     if (load(peer, 0) != 0) {
-      raise({{pealRemoteError, fmt::format("{}: a kernel of this rank reported a fault", options_.name)},
-             options_.rank});
+      raise(kernelsFault());
     } else if (options_.timeoutMs > 0 && peer.blockedSince &&
                now - *peer.blockedSince > milliseconds(options_.timeoutMs)) {
       raise({{pealTimeout, fmt::format("{}: rank {} has taken nothing from its {} link for {} ms",

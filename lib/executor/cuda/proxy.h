@@ -14,8 +14,8 @@
 // for a kernel, and two proxies never wait for each other. Protocol Simple only (the tuner gives these peers
 // nothing else), and no references.
 //
-// Owns the network's endpoint, the boxes and the thread. Made by the executor before its kernels, destroyed
-// after they have ended. Nothing is allocated once it runs.
+// Owns the network's endpoint, the boxes and the thread. Made by the executor (setup.cpp) before its kernels;
+// ended after they have, and destroyed when none can run any more. Nothing is allocated once it runs.
 //
 // How a network plugs in: the proxy needs an Endpoint (transports/transport.h) whose slots hold a box's slot
 // and a header, nothing else. UCX and verbs implement Link with registered staging memory: tryStage() gives a
@@ -49,9 +49,10 @@ struct ProxyOptions {
   int size = 1;
   int device = 0;
   BoxShape shape;
-  std::string name;            // for messages
-  int64_t timeoutMs = 0;       // a link that takes nothing for so long is a fault; 0: never
-  HostBoard* board = nullptr;  // as the host addresses it: a fault stops the rank's kernels
+  std::string name;       // for messages
+  int64_t timeoutMs = 0;  // a link that takes nothing for so long is a fault; 0: never
+  // As the host addresses it: a fault stops the rank's kernels, and theirs is what the peers are told.
+  HostBoard* board = nullptr;
 };
 
 class Proxy {
@@ -61,8 +62,10 @@ class Proxy {
                                               const std::vector<int>& peers, const ProxyOptions& options);
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
-  // Ends the thread at once; close() comes before it where the rank leaves in good order.
-  ~Proxy();
+  ~Proxy() { end(); }
+
+  // What a slot of the network must hold.
+  static size_t networkSlotBytes(const BoxShape& shape);
 
   // For CommView, as kernels address them.
   std::byte* inbox(int peerRank) const;
@@ -77,6 +80,9 @@ class Proxy {
   void stop(int culpritRank, const std::string& reason);
   // After the kernels have ended: waits until everything posted has been taken by the peers' kernels.
   Result<void> close(Deadline deadline);
+  // Ends the thread at once and leaves the network; close() comes before it where the rank leaves in good
+  // order. The boxes stay for kernels that may still run. The last call.
+  void end();
 
  private:
   struct Channel {
@@ -110,6 +116,7 @@ class Proxy {
   void take(Peer& peer, const Arrival& arrival);
   bool checkHeader(const Peer& peer, const Header& header, size_t arrivedBytes);
   void lookAtHealth();
+  Fault kernelsFault() const;
   void rest();
   bool pending() const;
   void raise(Fault fault);
@@ -130,7 +137,7 @@ class Proxy {
   const Peer& served(int peerRank) const;
 
   const ProxyOptions options_;
-  std::unique_ptr<Endpoint> network_;
+  std::unique_ptr<Endpoint> network_;  // nullptr after end(); reset with mutex_ held
   PinnedBuffer memory_;
   std::vector<Peer> peers_;
   Clock::time_point lastWork_{};
@@ -141,7 +148,7 @@ class Proxy {
   std::atomic<bool> flushed_{false};
   std::atomic<bool> faulted_{
       false};                 // fault_ is set: stored (release) by raise(), loaded (acquire) by readers
-  mutable std::mutex mutex_;  // guards fault_
+  mutable std::mutex mutex_;  // guards fault_, and the end of network_
   std::optional<Fault> fault_;
   std::thread thread_;
 };

@@ -2,6 +2,8 @@
 // none.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/base/log.h"
 #include "lib/executor/cuda/agreement.h"
 #include "lib/executor/cuda/executor.h"
@@ -10,6 +12,10 @@
 namespace peal {
 namespace cuda {
 namespace {
+
+// Of a network's link to one peer: bounds its staging memory. Credits are between the kernels, so fewer never
+// hang.
+constexpr int kNetworkSlots = 8;
 
 Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadline deadline,
                      Resources& resources) {
@@ -35,11 +41,54 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
   return resources.await(resources.side.get(), deadline, "zeroing the channels' counters");
 }
 
+// Of each rank its place among those of its node; -1 on other nodes.
+std::vector<int> localsOf(const DeviceOptions& options, const Grouping* nodes) {
+  std::vector<int> locals;
+  for (int rank = 0; rank < options.size; ++rank) {
+    const bool here = nodes == nullptr || nodes->sameNode(rank, options.rank);
+    locals.push_back(!here ? -1 : nodes == nullptr ? rank : nodes->local(rank));
+  }
+  return locals;
+}
+
+// Collective, if there are several nodes.
+Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const DeviceOptions& options,
+                        Resources& resources, std::string& sentence) {
+  if (links.nodes == nullptr) {
+    return {};
+  }
+  const BoxShape& shape = resources.window.box;
+  Result<std::unique_ptr<Endpoint>> network = links.connectNetwork(
+      Proxy::networkSlotBytes(shape), std::min(shape.channels * shape.slots, kNetworkSlots));
+  if (!network) {
+    return network.error();
+  }
+  std::vector<int> peers;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (resources.localOf[static_cast<size_t>(rank)] < 0) {
+      peers.push_back(rank);
+    }
+  }
+  sentence = fmt::format("; a proxy over {} to {} rank{} on other nodes", (*network)->name(), peers.size(),
+                         peers.size() > 1 ? "s" : "");
+  Result<std::unique_ptr<Proxy>> proxy = Proxy::start(std::move(*network), peers,
+                                                      {.rank = options.rank,
+                                                       .size = options.size,
+                                                       .device = options.device,
+                                                       .shape = shape,
+                                                       .name = options.name,
+                                                       .timeoutMs = options.timeoutMs,
+                                                       .board = &resources.host()});
+  if (proxy) {
+    resources.proxy = std::move(*proxy);
+  }
+  return agreeOn(exchange, proxy ? Result<void>() : Result<void>(proxy.error()));
+}
+
 }  // namespace
 }  // namespace cuda
 
-Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange,
-                                                           std::unique_ptr<Endpoint> control,
+Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange, DeviceLinks links,
                                                            const DeviceOptions& options, Deadline deadline) {
   const cuda::RelaxedCapture relaxed;
   cuda::freeRetired();
@@ -49,19 +98,24 @@ Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange,
   }
   auto resources = std::make_unique<cuda::Resources>();
   resources->device = options.device;
+  resources->localOf = cuda::localsOf(options, links.nodes);
+  resources->window = {agreement->shape, links.nodes != nullptr ? links.nodes->largestNode() : options.size};
   Result<std::unique_ptr<DeviceMemory>> memory =
-      connectDeviceMemory(exchange, std::move(control),
+      connectDeviceMemory(exchange, std::move(links.control),
                           {.device = options.device,
-                           .windowBytes = cuda::WindowShape{agreement->shape, options.size}.bytes(),
+                           .windowBytes = resources->window.bytes(),
                            .name = options.name,
+                           .localOf = resources->localOf,
                            .deadline = deadline});
   if (!memory) {
     return memory.error();
   }
   resources->memory = std::move(*memory);
   PEAL_TRY(cuda::agreeOn(exchange, cuda::makeOwn(options, agreement->shape, deadline, *resources)));
-  log(LogLevel::Info, fmt::format("{}: {}; {} channels of {} threads, {} slots of {} bytes", options.name,
-                                  resources->memory->sentence(), agreement->shape.channels,
+  std::string proxied;
+  PEAL_TRY(cuda::startProxy(exchange, links, options, *resources, proxied));
+  log(LogLevel::Info, fmt::format("{}: {}{}; {} channels of {} threads, {} slots of {} bytes", options.name,
+                                  resources->memory->sentence(), proxied, agreement->shape.channels,
                                   agreement->threads, agreement->shape.slots, agreement->shape.slotBytes));
   return std::unique_ptr<DeviceExecutor>(
       std::make_unique<cuda::CudaExecutor>(options, *agreement, std::move(resources)));
