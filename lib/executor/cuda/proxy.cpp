@@ -36,7 +36,7 @@ Result<std::unique_ptr<Proxy>> Proxy::start(std::unique_ptr<Endpoint> network, c
                     sizeof(Header) + options.shape.slotBytes, options.shape.slotBytes)};
   }
   std::unique_ptr<Proxy> proxy(new Proxy(std::move(network), peers, options));
-  const size_t perPeer = kLineBytes + 2 * options.shape.boxBytes();
+  const size_t perPeer = WindowShape::kInboxesAt + 2 * options.shape.boxBytes();
   Result<PinnedBuffer> memory =
       PinnedBuffer::make(options.device, std::max<size_t>(peers.size() * perPeer, 1));
   if (!memory) {

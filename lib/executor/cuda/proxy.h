@@ -93,7 +93,7 @@ class Proxy {
   };
   struct Peer {
     int rank = 0;
-    std::byte* base = nullptr;  // host address: the stop word's line, the inbox, the outbox
+    std::byte* base = nullptr;  // host address: a window's beginning, the inbox, the outbox
     std::byte* onDevice = nullptr;
     std::vector<Channel> channels;
     std::optional<Clock::time_point> blockedSince;  // the link has taken nothing since then
@@ -128,8 +128,10 @@ class Proxy {
   static void store(const Peer& peer, size_t offset, uint64_t value) {
     std::atomic_ref(*reinterpret_cast<uint64_t*>(peer.base + offset)).store(value, std::memory_order_release);
   }
-  size_t inboxOffset() const { return kLineBytes; }
-  size_t outboxOffset() const { return kLineBytes + options_.shape.boxBytes(); }
+  // The beginning of a window, of which the stop word alone is in use: a peer's passages stay unknown
+  // (zeros), as they lie in its device memory.
+  size_t inboxOffset() const { return WindowShape::kInboxesAt; }
+  size_t outboxOffset() const { return inboxOffset() + options_.shape.boxBytes(); }
   // Whether the payload lies in its slot, at a place in its first 16 bytes (BoxShape::payloadBytes).
   bool fits(const Message& message) const {
     return message.address < 16 && message.bytes <= options_.shape.slotBytes - message.address;
