@@ -45,7 +45,7 @@ struct Driven {
   int size() const { return static_cast<int>(comms.size()); }
   void synchronize() const {
     for (const int device : devices) {
-      CUDA_OK(cudaSetDevice(device));
+      CUDA_OK(cudaSetDevice(peal::cudasim::deviceOf(device)));
       CUDA_OK(cudaDeviceSynchronize());
     }
   }
@@ -239,7 +239,7 @@ TEST(ApiCalls, SplitMakesCommunicatorsOnTheSameDevices) {
       int childRank = -5;
       PEAL_EXPECT_OK(pealCommCuDevice(child, &device));
       PEAL_EXPECT_OK(pealCommUserRank(child, &childRank));
-      EXPECT_EQ(device, devices[index]);
+      EXPECT_EQ(device, peal::cudasim::deviceOf(devices[index]));
       EXPECT_EQ(childRank, rank < 2 ? 1 : 0);
       const GpuStream stream(device);
       const GpuBuffer data = filled(device, kCount, static_cast<float>(rank));

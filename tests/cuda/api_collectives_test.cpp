@@ -78,7 +78,7 @@ TEST(ApiCollectives, ProcessesOverCudaIpc) {
     const int rank = child.index();
     const int device = rank / 2;  // two processes on each of two devices
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
-    config.device = device;
+    config.device = peal::cudasim::deviceOf(device);
     pealComm_t gpu = nullptr;
     pealComm_t host = nullptr;
     PEAL_EXPECT_OK(gpuMeeting->join(&gpu, rank, kRanks, &config));

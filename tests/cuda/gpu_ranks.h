@@ -2,10 +2,12 @@
 // environment and machine, and must leave nothing alive in the simulated runtime.
 #pragma once
 #include <cuda_runtime.h>
+#include <cudasim/devices.h>
 #include <cudasim/runtime.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -84,7 +86,7 @@ inline pealStream_t asPeal(cudaStream_t stream) { return reinterpret_cast<pealSt
 class GpuStream {
  public:
   explicit GpuStream(int device) {
-    cudaOk(cudaSetDevice(device), "cudaSetDevice");
+    cudaOk(cudaSetDevice(cudasim::deviceOf(device)), "cudaSetDevice");
     cudaOk(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   GpuStream(const GpuStream&) = delete;
@@ -102,7 +104,8 @@ class GpuStream {
 class GpuBuffer {
  public:
   GpuBuffer(int device, size_t bytes) : bytes_(bytes) {
-    EXPECT_EQ(pealMemAllocDevice(&data_, bytes + 16, device), pealSuccess) << pealGetLastError(nullptr);
+    EXPECT_EQ(pealMemAllocDevice(&data_, bytes + 16, cudasim::deviceOf(device)), pealSuccess)
+        << pealGetLastError(nullptr);
   }
   GpuBuffer(int device, const std::vector<std::byte>& values) : GpuBuffer(device, values.size()) {
     write(values);
@@ -288,7 +291,8 @@ inline std::vector<std::byte> onGpu(const Call& call, pealComm_t comm, int devic
 }
 
 // Communicators of this process: comms[r] on devices[r].
-inline std::vector<pealComm_t> initAll(const std::vector<int>& devices) {
+inline std::vector<pealComm_t> initAll(std::vector<int> devices) {
+  std::transform(devices.begin(), devices.end(), devices.begin(), cudasim::deviceOf);
   std::vector<pealComm_t> comms(devices.size());
   PEAL_EXPECT_OK(pealCommInitAll(comms.data(), static_cast<int>(devices.size()), devices.data()));
   return comms;
