@@ -95,7 +95,7 @@ int64_t rdmaSpeedMbps(const std::string& rate) {
 
 // The interface that belongs to a port; empty if there is none.
 std::string interfaceOf(const std::string& folder, int port) {
-  if (const std::string name = readLine(fmt::format("{}/ports/{}/gid_attrs/ndevs/0", folder, port));
+  if (std::string name = readLine(fmt::format("{}/ports/{}/gid_attrs/ndevs/0", folder, port));
       !name.empty()) {
     return name;
   }
@@ -142,7 +142,7 @@ std::vector<Nic> discoverNics(const std::vector<LiveInterface>& interfaces, cons
                  [&](const LiveInterface& live) { return nicOf(live, roots); });
   const std::string devices = roots.sys + "/class/infiniband";
   for (const std::string& rdma : namesIn(devices)) {
-    for (const std::string& port : namesIn(devices + "/" + rdma + "/ports")) {
+    for (const std::string& port : namesIn(fmt::format("{}/{}/ports", devices, rdma))) {
       addPort(rdma, static_cast<int>(numberIn(port, 0)), roots, nics);
     }
   }

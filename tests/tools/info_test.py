@@ -148,7 +148,8 @@ class PealInfo(unittest.TestCase):
         words = [line.split() for line in result.stdout.splitlines()]
         self.assertRegex(result.stdout, r"^peal \d+\.\d+\.\d+\n")
         self.assertIn(["shm", "yes"], [line[:2] for line in words])
-        self.assertIn(["verbs", "no", "not", "built", "into", "this", "version"], words)
+        self.assertTrue([line for line in words if line[:1] == ["verbs"] and line[1] in ("yes", "no") and line[2:]],
+                        "whether there is a device, and why")
         self.assertIn(["PEAL_PORT", "0", "default"], words)
         self.assertIn(["PEAL_SECRET", "not", "set", "default"], words)
 

@@ -225,8 +225,9 @@ class Drawing {
   void addCells(const Laid& item, double x, double y) {
     for (size_t i = 0; i < item.box->cores.size(); ++i) {
       const CoreCell& core = item.box->cores[i];
+      const size_t row = i / item.cellsInRow;
       const double left = x + static_cast<double>(i % item.cellsInRow) * (item.cellWidth + kCellGap);
-      const double top = y + static_cast<double>(i / item.cellsInRow) * (kCellHeight + kCellGap);
+      const double top = y + static_cast<double>(row) * (kCellHeight + kCellGap);
       out_ += fmt::format(
           "<g class=\"core\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\" "
           "stroke=\"#888888\"/><text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\" text-anchor=\"middle\" "

@@ -45,7 +45,8 @@ double described(const json& topology, const char* link) {
 // R-1 leave the node.
 void addCollective(double bytes, int64_t ranks, int64_t perNode, LinkUse& use) {
   if (ranks > 1) {
-    const double between = bytes * static_cast<double>(ranks / perNode - 1) / static_cast<double>(ranks - 1);
+    const int64_t otherNodes = ranks / perNode - 1;
+    const double between = bytes * static_cast<double>(otherNodes) / static_cast<double>(ranks - 1);
     use.betweenBytes += between;
     use.insideBytes += bytes - between;
   }
