@@ -154,6 +154,14 @@ PEAL_API pealResult_t pealSystemInfo(const char** json);
  * by the library, valid until the next call by the same thread. */
 PEAL_API pealResult_t pealTopology(const char* file, const char** json);
 
+/* peal only. JSON text: which algorithms could run `collective` ("all_reduce", "reduce_scatter",
+ * "all_gather", "broadcast" or "reduce") over an array of so many bytes, on host memory of nodes *
+ * ranksPerNode ranks; the time predicted for each, the choice and its reason. Link costs are those of
+ * PEAL_TUNER_FILE; without it assumed ones, which the text says. nodes, ranksPerNode: from 1; at most 4096
+ * ranks. Owned by the library, valid until the next call by the same thread. */
+PEAL_API pealResult_t pealExplainChoice(const char* collective, size_t bytes, int nodes, int ranksPerNode,
+                                        const char** json);
+
 /* ---- communicators -------------------------------------------------------------------------- */
 
 /* Makes an id and starts listening for the ranks that will use it. One process calls it and hands the

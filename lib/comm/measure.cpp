@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/log.h"
+#include "lib/tuner/links_file.h"
 
 namespace peal {
 namespace {
@@ -159,39 +156,6 @@ Result<LinkTable> measureLinks(HostContext& context, Meter& meter) {
   return links;
 }
 
-// ---- the file ---------------------------------------------------------------------------------------------
-
-// The file's numbers; none if there is no such file.
-Result<std::optional<LinkTable>> readFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    if (errno == ENOENT) {
-      return std::optional<LinkTable>();
-    }
-    return Error{pealInvalidArgument,
-                 fmt::format("PEAL_TUNER_FILE={}: cannot be read: {}.", path, std::strerror(errno))};
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  const Result<LinkTable> links = parseLinks(text.str(), "PEAL_TUNER_FILE=" + path);
-  if (!links) {
-    return links.error();
-  }
-  return std::optional<LinkTable>(*links);
-}
-
-// Another communicator may read it at the same time: it appears whole.
-void writeFile(const std::string& path, const LinkTable& links) {
-  const std::string part = path + ".part";
-  std::ofstream file(part);
-  file << formatLinks(links);
-  file.close();
-  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
-    log(LogLevel::Warn, fmt::format("PEAL_TUNER_FILE={}: what was measured could not be written there: {}.",
-                                    path, std::strerror(errno)));
-  }
-}
-
 // ---- agreement --------------------------------------------------------------------------------------------
 
 // What a rank says: whether it has numbers, needs them, or failed. A sentence of an error follows it.
@@ -265,7 +229,7 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
   const std::string& path = configuration()->text(Knob::TunerFile);
   std::vector<std::byte> mine = packed(Report{}, "");
   if (context.rank == 0 && !path.empty()) {
-    const Result<std::optional<LinkTable>> read = readFile(path);
+    const Result<std::optional<LinkTable>> read = readLinksFile(path);
     if (!read) {
       mine = packed(Result<LinkTable>(read.error()));
     } else if (*read) {
@@ -283,7 +247,7 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
     if (measured && context.rank == 0) {
       log(LogLevel::Info, fmt::format("{}: measured links:\n{}", context.name, formatLinks(*measured)));
       if (!path.empty()) {
-        writeFile(path, *measured);
+        writeLinksFile(path, *measured);
       }
     }
     report = exchanged(exchange, packed(measured));

@@ -18,8 +18,14 @@ struct Load {
 
 Load loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes) {
   Load load;
+  // What a reduction brings to its root is what a broadcast takes from it.
+  if (algorithm == AlgorithmId::DirectReduce) {
+    return loadOf(AlgorithmId::DirectBroadcast, blocks, nodes);
+  }
+  if (algorithm == AlgorithmId::TreeReduce) {
+    return loadOf(AlgorithmId::TreeBroadcast, blocks, nodes);
+  }
   std::vector<double> leaving(static_cast<size_t>(nodes.nodes), 0);
-  double all = 0;
   for (int rank = 0; rank < nodes.ranks; ++rank) {
     const LinkTraffic sent = trafficOf(algorithm, blocks, nodes, rank, 0);
     load.insideBytes = std::max(load.insideBytes, static_cast<double>(sent.inside.elements));
@@ -28,13 +34,6 @@ Load loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes) 
     double& node = leaving[static_cast<size_t>(nodes.node(rank))];
     node += static_cast<double>(sent.between.elements);
     load.betweenBytes = std::max(load.betweenBytes, node);
-    all += static_cast<double>(sent.between.elements);
-  }
-  if (algorithm == AlgorithmId::DirectReduce) {  // all of it enters the root's node
-    load.betweenBytes = all;
-  } else if (algorithm ==
-             AlgorithmId::TreeReduce) {  // as much enters the root's node as leaves it in a broadcast
-    load.betweenBytes = loadOf(AlgorithmId::TreeBroadcast, blocks, nodes).betweenBytes;
   }
   return load;
 }
@@ -144,8 +143,10 @@ double predictUs(AlgorithmId algorithm, const Choice& choice, const Grouping& no
   double us =
       latencyUs + rounds * gapsUs + std::max(insideUs, betweenUs) + std::min(insideUs, betweenUs) / rounds;
   if (isChain(algorithm)) {  // every further hop passes the first message whole
-    const double perByte = nodes.nodes > 1 ? links.between.usPerByte : links.inside.usPerByte;
-    us += std::max(0, traits.steps - 1) * static_cast<double>(std::min(chunk, bytes)) * perByte;
+    const double first = static_cast<double>(std::min(chunk, bytes));
+    const double hopsInside = traits.steps - acrossSteps - (acrossSteps > 0 ? 0 : 1);
+    us += first * (std::max(0.0, acrossSteps - 1) * links.between.usPerByte +
+                   std::max(0.0, hopsInside) * links.inside.usPerByte);
   }
   return us;
 }

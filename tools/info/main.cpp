@@ -1,4 +1,5 @@
-// peal-info: what pealSystemInfo and pealTopology say, as tables and trees for people or as it is.
+// peal-info: what pealSystemInfo, pealTopology and pealExplainChoice say, as tables and trees for people or
+// as it is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "peal/peal.h"
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
+#include "tools/common/sizes.h"
 #include "tools/info/topology_model.h"
 
 namespace {
@@ -119,6 +121,49 @@ int showTopology(const std::string& file, bool asJson, const std::string& svg) {
   return 0;
 }
 
+// A call whose choice is to be explained.
+struct Explain {
+  std::vector<std::string> call;  // collective and size
+  int nodes = 1;
+  int ranksPerNode = 2;
+};
+
+void printLink(const char* name, const json& cost) {
+  const double usPerByte = cost.at("usPerByte");
+  fmt::print("  {:8} {:.2f} us latency, {:.2f} us for each message more, {}\n", name,
+             cost.at("latencyUs").get<double>(), cost.at("gapUs").get<double>(),
+             usPerByte > 0 ? fmt::format("{:.3f} GB/s", 1e-3 / usPerByte) : std::string("bytes are free"));
+}
+
+int explain(const Explain& asked, bool asJson) {
+  const char* text = nullptr;
+  const size_t bytes = peal::tools::parseSizeBytes(asked.call[1], "--explain's size");
+  check(pealExplainChoice(asked.call[0].c_str(), bytes, asked.nodes, asked.ranksPerNode, &text),
+        "pealExplainChoice");
+  if (asJson) {
+    fmt::print("{}", text);
+    return 0;
+  }
+  const json answer = json::parse(text);
+  const json& links = answer.at("links");
+  fmt::print("{} of {} bytes on {} node{} of {} rank{}\n", asked.call[0], bytes, asked.nodes,
+             asked.nodes == 1 ? "" : "s", asked.ranksPerNode, asked.ranksPerNode == 1 ? "" : "s");
+  fmt::print("\nlinks ({})\n", links.at("measured").get<bool>() ? "measured" : "assumed, not measured");
+  printLink("inside", links.at("inside"));
+  printLink("between", links.at("between"));
+  fmt::print("\ncandidates\n");
+  std::vector<std::vector<std::string>> rows{{"algorithm", "predicted us", "chunk bytes", "function"}};
+  for (const json& candidate : answer.at("candidates")) {
+    rows.push_back({candidate.at("algorithm"),
+                    fmt::format("{:.1f}", candidate.at("predictedUs").get<double>()),
+                    std::to_string(candidate.at("chunkBytes").get<size_t>()), candidate.at("function")});
+  }
+  printTable(rows);
+  fmt::print("\nchosen: {}: {}.\n", answer.at("chosen").get<std::string>(),
+             answer.at("reason").get<std::string>());
+  return 0;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Shows what this peal library is, what it found on this machine, and its configuration.",
                "peal-info");
@@ -134,6 +179,21 @@ int run(int argc, char** argv) {
       "reads it)");
   app.add_option("--svg", svg, "Draw the topology to this file");
   app.add_option("--from", described, "Show the topology that this file describes instead of this machine's");
+  Explain asked;
+  CLI::Option* explains =
+      app.add_option("--explain", asked.call,
+                     "COLLECTIVE SIZE: which algorithms could run all_reduce, reduce_scatter, all_gather, "
+                     "broadcast or reduce over an array of that size (4M), how long each is predicted to "
+                     "take, and which is chosen")
+          ->expected(2);
+  app.add_option("--nodes", asked.nodes, "With --explain: nodes")
+      ->needs(explains)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--ranks-per-node", asked.ranksPerNode, "With --explain: ranks of a node")
+      ->needs(explains)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   if (const auto code = peal::tools::parseArguments(app, argc, argv)) {
     return *code;
   }
@@ -142,6 +202,9 @@ int run(int argc, char** argv) {
       throw peal::tools::UsageError("--config and the topology are two reports: ask for one");
     }
     return showTopology(described, asJson, svg);
+  }
+  if (!asked.call.empty()) {
+    return explain(asked, asJson);
   }
   const char* text = nullptr;
   check(pealSystemInfo(&text), "pealSystemInfo");

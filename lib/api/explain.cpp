@@ -1,0 +1,51 @@
+// Explaining the tuner: argument checks around lib/tuner/explain.h.
+#include "lib/tuner/explain.h"
+
+#include <fmt/format.h>
+
+#include "lib/api/api.h"
+#include "peal/peal.h"
+
+namespace peal {
+namespace {
+
+constexpr int kMostRanks = 4096;
+
+Result<std::string> explained(const char* collective, size_t bytes, int nodes, int ranksPerNode) {
+  if (nodes < 1 || ranksPerNode < 1 || nodes > kMostRanks / ranksPerNode) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("pealExplainChoice: {} nodes of {} ranks: both must be at least 1 and give at most "
+                    "{} ranks.",
+                    nodes, ranksPerNode, kMostRanks)};
+  }
+  std::string names;
+  for (int kind = pealStatAllReduce; kind <= pealStatReduce; ++kind) {
+    if (std::string_view(collectiveName(kind)) == collective) {
+      return explainChoice({kind, collective, bytes, nodes, ranksPerNode});
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", collectiveName(kind));
+  }
+  return Error{pealInvalidArgument,
+               fmt::format("pealExplainChoice: \"{}\" is none of {}.", collective, names)};
+}
+
+}  // namespace
+}  // namespace peal
+
+pealResult_t pealExplainChoice(const char* collective, size_t bytes, int nodes, int ranksPerNode,
+                               const char** json) {
+  return peal::api::guarded([&]() -> peal::Result<void> {
+    if (collective == nullptr || json == nullptr) {
+      return peal::api::nullArgument("pealExplainChoice", collective == nullptr ? "collective" : "json");
+    }
+    thread_local std::string text;
+    peal::Result<std::string> made = peal::explained(collective, bytes, nodes, ranksPerNode);
+    if (!made) {
+      return made.error();
+    }
+    text = std::move(*made);
+    *json = text.c_str();
+    return {};
+  });
+}

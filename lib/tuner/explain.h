@@ -1,0 +1,22 @@
+// What the tuner would choose for a call, and why: the text of pealExplainChoice and of peal-info --explain.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "lib/base/result.h"
+
+namespace peal {
+
+struct ExplainQuestion {
+  int kind = 0;            // pealStatAllReduce .. pealStatReduce
+  std::string collective;  // its name
+  size_t bytes = 0;        // of the whole array
+  int nodes = 1;
+  int ranksPerNode = 1;
+};
+
+// JSON, by this process's configuration: PEAL_ALGO, PEAL_DETERMINISTIC, slots, and the link costs of
+// PEAL_TUNER_FILE; without that file assumed ones, and the text says so.
+Result<std::string> explainChoice(const ExplainQuestion& question);
+
+}  // namespace peal

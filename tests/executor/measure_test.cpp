@@ -1,0 +1,118 @@
+// Learning what links cost, over shared memory and a grouping that pretends several nodes: all ranks get rank
+// 0's numbers, from measurements or from a file.
+#include "lib/comm/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "lib/tuner/links_file.h"
+#include "tests/algorithms/shapes.h"
+#include "tests/support/exchange.h"
+#include "tests/support/processes.h"
+#include "transports/shm/shm.h"
+
+namespace peal::test {
+namespace {
+
+constexpr std::array<uint8_t, 32> kSecret{2, 7, 1, 8};
+
+std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
+  const Placement placement(labels);
+  const auto size = static_cast<size_t>(placement->ranks);
+  ExchangeBoard board(placement->ranks);
+  std::vector<Result<LinkTable>> learnt(size, Result<LinkTable>(Error{pealInternalError, "not run"}));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < placement->ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      BoardExchange exchange(board, rank);
+      Result<std::unique_ptr<Endpoint>> endpoint = connectShm(
+          exchange, kSecret, {.slotBytes = 16384, .slots = 4, .deadline = Deadline::afterMs(20000)});
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      const std::atomic<bool> abort{false};
+      HostContext context;
+      context.endpoint = endpoint->get();
+      context.rank = rank;
+      context.size = placement->ranks;
+      context.grouping = &*placement;
+      context.timeoutMs = 30000;
+      context.abort = &abort;
+      context.oversubscribed = true;
+      context.name = "test";
+      context.arrivals.resize(size);
+      context.sources.resize(size);
+      context.holders.resize(size);
+      context.references.resize(size);
+      std::vector<uint32_t> sent(size), received(size);
+      learnt[static_cast<size_t>(rank)] = agreeOnLinks(exchange, context, sent, received);
+      EXPECT_EQ(context.timeoutMs, 30000);
+      EXPECT_EQ(context.stats.bytesSent[pealStatSend], 0u);
+      (*endpoint)->farewell(-1, "");
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return learnt;
+}
+
+TEST(Measure, AllRanksUseRankZerosNumbers) {
+  for (const std::vector<int>& labels :
+       {std::vector<int>{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1}, {0, 1, 1, 2, 2}, {0, 1, 2}}) {
+    const std::vector<Result<LinkTable>> learnt = learn(labels);
+    for (const Result<LinkTable>& one : learnt) {
+      ASSERT_TRUE(one) << one.error().message;
+      EXPECT_EQ(*one, *learnt[0]);
+    }
+    EXPECT_GT(learnt[0]->between.latencyUs, 0);
+    EXPECT_GT(learnt[0]->between.usPerByte, 0);
+    const bool alone = std::count(labels.begin(), labels.end(), labels[0]) == 1;
+    EXPECT_EQ(learnt[0]->inside.latencyUs > 0, !alone);
+  }
+}
+
+// The configuration is read once in a process: a process for each.
+void inProcess(const std::string& file, const std::function<void()>& body) {
+  expectAllSucceeded(runProcesses(1, std::chrono::seconds(60), [&](const Child&) {
+    setenv("PEAL_TUNER_FILE", file.c_str(), 1);
+    body();
+    return 0;
+  }));
+}
+
+TEST(Measure, WritesTheFileOnceAndReadsItThen) {
+  const std::string path = testing::TempDir() + "peal_measure_test";
+  std::filesystem::remove(path);
+  inProcess(path, [&] {
+    const std::vector<Result<LinkTable>> learnt = learn({0, 0, 1});
+    ASSERT_TRUE(learnt[0]) << learnt[0].error().message;
+    const Result<std::optional<LinkTable>> written = readLinksFile(path);
+    ASSERT_TRUE(written && written->has_value());
+    EXPECT_EQ(**written, *learnt[2]);
+  });
+  const LinkTable others{{1, 2, 3}, {4, 5, 6}};
+  writeLinksFile(path, others);
+  inProcess(path, [&] {
+    for (const Result<LinkTable>& one : learn({0, 0, 1})) {
+      ASSERT_TRUE(one) << one.error().message;
+      EXPECT_EQ(*one, others);
+    }
+  });
+  std::ofstream(path) << "inside_gap_us quick\n";
+  inProcess(path, [&] {
+    for (const Result<LinkTable>& one : learn({0, 1, 1})) {
+      ASSERT_FALSE(one);
+      EXPECT_EQ(one.error().code, pealInvalidArgument);
+      EXPECT_NE(one.error().message.find("rank 0: PEAL_TUNER_FILE=" + path + ", line 1"), std::string::npos)
+          << one.error().message;
+    }
+  });
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace peal::test

@@ -1,0 +1,148 @@
+// What the tuner chooses, what it refuses, and what it says.
+#include "lib/tuner/tuner.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/tuner/predict.h"
+#include "peal/peal.h"
+#include "tests/algorithms/shapes.h"
+
+namespace peal::test {
+namespace {
+
+const LinkTable kLinks{{1, 0.3, 1.0 / 8000}, {30, 5, 1.0 / 125}};
+constexpr int kKinds[] = {pealStatAllReduce, pealStatReduceScatter, pealStatAllGather,
+                          pealStatBroadcast, pealStatReduce,        pealStatBarrier};
+
+TunerQuestion questionOn(const Placement& placement, int kind, size_t bytes) {
+  return {.kind = kind,
+          .bytes = bytes,
+          .size = placement->ranks,
+          .slotBytes = 65536,
+          .nodes = &*placement,
+          .slots = 4,
+          .links = &kLinks};
+}
+
+Algorithm chosen(const TunerQuestion& question) {
+  const Result<Choice> choice = choose(question);
+  EXPECT_TRUE(choice) << choice.error().message;
+  return choice ? choice->algorithm : Algorithm::Ring;
+}
+
+TEST(Tuner, GoesBySizeOnOneNode) {
+  TunerQuestion question{.kind = pealStatAllReduce, .bytes = 8192, .size = 4, .slotBytes = 65536};
+  EXPECT_EQ(chosen(question), Algorithm::OneShot);
+  question.bytes = 8193;
+  EXPECT_EQ(chosen(question), Algorithm::TwoShot);
+  const Placement together({0, 0, 0, 0});
+  question.nodes = &*together;  // one node named
+  question.links = &kLinks;
+  EXPECT_EQ(chosen(question), Algorithm::TwoShot);
+  question.kind = pealStatReduceScatter;
+  EXPECT_EQ(chosen(question), Algorithm::OneShot);
+}
+
+TEST(Tuner, SpendsFewMessagesOnSmallCallsAndFewBytesOnLargeOnes) {
+  const Placement many(Placement::byNode({8, 8, 8, 8}));
+  EXPECT_EQ(chosen(questionOn(many, pealStatAllReduce, 8)), Algorithm::Tree);
+  EXPECT_EQ(chosen(questionOn(many, pealStatBarrier, 0)), Algorithm::Tree);
+  EXPECT_EQ(chosen(questionOn(many, pealStatBroadcast, 8)), Algorithm::Tree);
+  EXPECT_EQ(chosen(questionOn(many, pealStatReduce, 8)), Algorithm::Tree);
+  for (const int kind : kKinds) {
+    if (kind != pealStatBarrier) {
+      EXPECT_EQ(chosen(questionOn(many, kind, size_t{64} << 20)), Algorithm::Hierarchical) << kind;
+    }
+  }
+}
+
+// Nothing that is legal is predicted to be quicker than what is chosen, and its slots are enough.
+TEST(Tuner, TakesTheQuickestCandidate) {
+  for (const std::vector<int>& sizes :
+       {std::vector<int>{1, 1}, {2, 2}, {4, 4}, {3, 1}, {2, 2, 2}, {8, 8, 8}}) {
+    const Placement placement(Placement::roundRobin(sizes));
+    for (const int kind : kKinds) {
+      for (size_t bytes = kind == pealStatBarrier ? 0 : 8; bytes <= size_t{64} << 20; bytes = bytes * 8 + 8) {
+        for (const int slots : {2, 3, 4, 16}) {
+          TunerQuestion question = questionOn(placement, kind, bytes);
+          question.slots = slots;
+          const std::vector<Candidate> all = candidates(question);
+          const Result<Choice> choice = choose(question);
+          ASSERT_TRUE(choice) << choice.error().message;
+          ASSERT_FALSE(all.empty());
+          EXPECT_EQ(choice->algorithm, all[0].choice.algorithm);
+          for (const Candidate& candidate : all) {
+            EXPECT_GE(candidate.us, all[0].us);
+            EXPECT_LE(candidate.choice.chunkBytes, question.slotBytes);
+            const AlgorithmId id = algorithmOf(kind, candidate.choice.algorithm, true);
+            EXPECT_LE(traitsOf(id, *placement, candidate.choice.ahead).slots, slots) << candidate.text;
+            EXPECT_STREQ(candidate.text, traitsOf(id, *placement).name);
+          }
+          EXPECT_NE(reasonFor(question, *choice, all), "");
+        }
+      }
+    }
+  }
+}
+
+TEST(Tuner, KeepsToRankOrderWhenAsked) {
+  const Placement placement(Placement::byNode({4, 4}));
+  for (const size_t bytes : {size_t{8}, size_t{64} << 20}) {
+    for (const int kind : {pealStatAllReduce, pealStatReduceScatter, pealStatReduce}) {
+      TunerQuestion question = questionOn(placement, kind, bytes);
+      question.deterministic = true;
+      const Algorithm algorithm = chosen(question);
+      EXPECT_EQ(traitsOf(algorithmOf(kind, algorithm, true), *placement).order, SumOrder::Rank) << kind;
+      for (const char* forced : {"ring", "hierarchical", "tree"}) {
+        question.forced = forced;
+        const Result<Choice> choice = choose(question);
+        ASSERT_FALSE(choice) << forced;
+        EXPECT_EQ(choice.error().code, pealInvalidUsage);
+        EXPECT_NE(
+            choice.error().message.find("PEAL_ALGO=" + std::string(forced) +
+                                        " is not legal for this operation with the deterministic option; "
+                                        "legal are: one_shot, two_shot."),
+            std::string::npos)
+            << choice.error().message;
+      }
+    }
+    // Nothing is summed: everything is legal.
+    TunerQuestion gather = questionOn(placement, pealStatAllGather, bytes);
+    gather.deterministic = true;
+    gather.forced = "hierarchical";
+    EXPECT_EQ(chosen(gather), Algorithm::Hierarchical);
+  }
+}
+
+TEST(Tuner, ForcesWhatThereIsAndTheDirectFormOfWhatThereIsNot) {
+  const Placement placement(Placement::byNode({2, 2}));
+  const auto forced = [&](int kind, const char* name, bool severalNodes) {
+    TunerQuestion question = questionOn(placement, kind, 4096);
+    question.forced = name;
+    question.nodes = severalNodes ? &*placement : nullptr;
+    return chosen(question);
+  };
+  EXPECT_EQ(forced(pealStatAllReduce, "hierarchical", true), Algorithm::Hierarchical);
+  EXPECT_EQ(forced(pealStatAllReduce, "hierarchical", false), Algorithm::TwoShot);
+  EXPECT_EQ(forced(pealStatBroadcast, "hierarchical", false), Algorithm::OneShot);
+  EXPECT_EQ(forced(pealStatAllReduce, "tree", false), Algorithm::Tree);
+  EXPECT_EQ(forced(pealStatAllGather, "tree", true), Algorithm::OneShot);
+  EXPECT_EQ(forced(pealStatBarrier, "hierarchical", true), Algorithm::Tree);
+  EXPECT_EQ(forced(pealStatBarrier, "ring", true), Algorithm::OneShot);
+  EXPECT_EQ(forced(pealStatReduce, "two_shot", true), Algorithm::OneShot);
+  EXPECT_EQ(forced(pealStatReduce, "ring", true), Algorithm::Ring);
+}
+
+TEST(Tuner, GivesGpusFlatAlgorithmsOnly) {
+  DeviceQuestion question{.call = {.kind = pealStatAllReduce, .bytes = 4096, .size = 4, .slotBytes = 65536},
+                          .llBytes = 4096,
+                          .ll128Bytes = 4096};
+  question.call.forced = "tree";
+  const Result<Choice> choice = chooseOnDevice(question);
+  ASSERT_FALSE(choice);
+  EXPECT_NE(choice.error().message.find("on a GPU; legal are: one_shot, two_shot, ring"), std::string::npos)
+      << choice.error().message;
+}
+
+}  // namespace
+}  // namespace peal::test
