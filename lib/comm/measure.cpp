@@ -17,7 +17,7 @@ constexpr int64_t kPatienceMs = 10000;  // of one step of the measurement
 constexpr int kPings = 9;
 constexpr int kBurst = 24;
 constexpr size_t kBulkBytes = size_t{512} << 10;
-constexpr int kBulkRepeats = 2;
+constexpr int kBulkRepeats = 3;
 
 double sinceUs(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -71,8 +71,11 @@ class Meter {
     if (!burstUs) {
       return burstUs.error();
     }
+    // On a busy machine a burst also measures how long the ranks wait for a processor: a message more never
+    // costs more than one by itself.
+    const double gapUs = std::max(0.0, *burstUs - *pingUs) / (kBurst - 1);
     return LinkCost{.latencyUs = *pingUs / 2,
-                    .gapUs = std::max(0.0, *burstUs - *pingUs) / (kBurst - 1),
+                    .gapUs = std::min(gapUs, *pingUs / 2),
                     .usPerByte = std::max(0.0, *bulkUs - *pingUs) / static_cast<double>(kBulkBytes) / pairs};
   }
   Result<void> answerMeasure(int peer) {

@@ -8,36 +8,6 @@
 namespace peal {
 namespace {
 
-// The most that one rank or one node sends (or receives, where that is more), in bytes and messages.
-struct Load {
-  double insideBytes = 0;      // of a rank, in all rounds
-  double insideMessages = 0;   // of a rank, in one round
-  double betweenBytes = 0;     // of a node, in all rounds
-  double betweenMessages = 0;  // of a rank, in one round
-};
-
-Load loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes) {
-  Load load;
-  // What a reduction brings to its root is what a broadcast takes from it.
-  if (algorithm == AlgorithmId::DirectReduce) {
-    return loadOf(AlgorithmId::DirectBroadcast, blocks, nodes);
-  }
-  if (algorithm == AlgorithmId::TreeReduce) {
-    return loadOf(AlgorithmId::TreeBroadcast, blocks, nodes);
-  }
-  std::vector<double> leaving(static_cast<size_t>(nodes.nodes), 0);
-  for (int rank = 0; rank < nodes.ranks; ++rank) {
-    const LinkTraffic sent = trafficOf(algorithm, blocks, nodes, rank, 0);
-    load.insideBytes = std::max(load.insideBytes, static_cast<double>(sent.inside.elements));
-    load.insideMessages = std::max(load.insideMessages, static_cast<double>(sent.inside.messages));
-    load.betweenMessages = std::max(load.betweenMessages, static_cast<double>(sent.between.messages));
-    double& node = leaving[static_cast<size_t>(nodes.node(rank))];
-    node += static_cast<double>(sent.between.elements);
-    load.betweenBytes = std::max(load.betweenBytes, node);
-  }
-  return load;
-}
-
 // How many of the steps cross from node to node.
 double stepsBetween(AlgorithmId algorithm, const Grouping& nodes, int steps) {
   if (nodes.nodes == 1) {
@@ -93,6 +63,10 @@ bool stallsEveryRound(AlgorithmId algorithm, int ahead) {
   }
 }
 
+Blocks blocksFor(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
+  return {bytes, traitsOf(algorithm, nodes).cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
+}
+
 bool isChain(AlgorithmId algorithm) {
   return algorithm == AlgorithmId::RingBroadcast || algorithm == AlgorithmId::RingReduce ||
          algorithm == AlgorithmId::HierarchicalBroadcast || algorithm == AlgorithmId::HierarchicalReduce;
@@ -123,27 +97,54 @@ AlgorithmId algorithmOf(int kind, Algorithm family, bool severalNodes) {
   }
 }
 
-double predictUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes,
-                 const LinkTable& links) {
-  const AlgorithmTraits traits = traitsOf(algorithm, nodes, choice.ahead);
-  const Blocks blocks{bytes, traits.cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
+Prediction::Load Prediction::loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes) {
+  Load load;
+  // What a reduction brings to its root is what a broadcast takes from it.
+  if (algorithm == AlgorithmId::DirectReduce) {
+    return loadOf(AlgorithmId::DirectBroadcast, blocks, nodes);
+  }
+  if (algorithm == AlgorithmId::TreeReduce) {
+    return loadOf(AlgorithmId::TreeBroadcast, blocks, nodes);
+  }
+  std::vector<double> leaving(static_cast<size_t>(nodes.nodes), 0);
+  for (int rank = 0; rank < nodes.ranks; ++rank) {
+    const LinkTraffic sent = trafficOf(algorithm, blocks, nodes, rank, 0);
+    load.insideBytes = std::max(load.insideBytes, static_cast<double>(sent.inside.elements));
+    load.insideMessages = std::max(load.insideMessages, static_cast<double>(sent.inside.messages));
+    load.betweenMessages = std::max(load.betweenMessages, static_cast<double>(sent.between.messages));
+    double& node = leaving[static_cast<size_t>(nodes.node(rank))];
+    node += static_cast<double>(sent.between.elements);
+    load.betweenBytes = std::max(load.betweenBytes, node);
+  }
+  return load;
+}
+
+Prediction::Prediction(AlgorithmId algorithm, const Grouping& nodes, size_t bytes)
+    : algorithm_(algorithm),
+      nodes_(nodes),
+      bytes_(bytes),
+      load_(loadOf(algorithm, blocksFor(algorithm, nodes, bytes), nodes)) {}
+
+double Prediction::us(const Choice& choice, const LinkTable& links) const {
+  const AlgorithmTraits traits = traitsOf(algorithm_, nodes_, choice.ahead);
+  const Blocks blocks = blocksFor(algorithm_, nodes_, bytes_);
   const size_t chunk = std::max<size_t>(1, choice.chunkBytes);
   const auto rounds = static_cast<double>(std::max<size_t>(1, (blocks.longest() + chunk - 1) / chunk));
-  const Load load = loadOf(algorithm, blocks, nodes);
-  const double acrossSteps = stepsBetween(algorithm, nodes, traits.steps);
+  const double acrossSteps = stepsBetween(algorithm_, nodes_, traits.steps);
   const double latencyUs = acrossSteps * links.between.latencyUs +
                            std::max(0.0, traits.steps - acrossSteps) * links.inside.latencyUs;
-  const double gapsUs = load.insideMessages * links.inside.gapUs + load.betweenMessages * links.between.gapUs;
-  const double insideUs = load.insideBytes * links.inside.usPerByte;
-  const double betweenUs = load.betweenBytes * links.between.usPerByte;
-  if (stallsEveryRound(algorithm, choice.ahead)) {
+  const double gapsUs =
+      load_.insideMessages * links.inside.gapUs + load_.betweenMessages * links.between.gapUs;
+  const double insideUs = load_.insideBytes * links.inside.usPerByte;
+  const double betweenUs = load_.betweenBytes * links.between.usPerByte;
+  if (stallsEveryRound(algorithm_, choice.ahead)) {
     return rounds * (latencyUs + gapsUs) + insideUs + betweenUs;
   }
   // Inside and between overlap; the shorter one shows in the first round only.
   double us =
       latencyUs + rounds * gapsUs + std::max(insideUs, betweenUs) + std::min(insideUs, betweenUs) / rounds;
-  if (isChain(algorithm)) {  // every further hop passes the first message whole
-    const double first = static_cast<double>(std::min(chunk, bytes));
+  if (isChain(algorithm_)) {  // every further hop passes the first message whole
+    const double first = static_cast<double>(std::min(chunk, bytes_));
     const double hopsInside = traits.steps - acrossSteps - (acrossSteps > 0 ? 0 : 1);
     us += first * (std::max(0.0, acrossSteps - 1) * links.between.usPerByte +
                    std::max(0.0, hopsInside) * links.inside.usPerByte);

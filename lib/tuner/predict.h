@@ -13,8 +13,28 @@ namespace peal {
 // does. Families that have none for it are answered by the direct one.
 AlgorithmId algorithmOf(int kind, Algorithm family, bool severalNodes);
 
-// bytes: of the whole array, in even blocks.
-double predictUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes,
-                 const LinkTable& links);
+// One algorithm on one array (bytes in all, in even blocks), for choices of chunk and ahead. Making it takes
+// time with the square of the ranks.
+class Prediction {
+ public:
+  // nodes must outlive it.
+  Prediction(AlgorithmId algorithm, const Grouping& nodes, size_t bytes);
+  double us(const Choice& choice, const LinkTable& links) const;
+
+ private:
+  // The most that one rank or one node sends (or receives, where that is more), in bytes and messages.
+  struct Load {
+    double insideBytes = 0;      // of a rank, in all rounds
+    double insideMessages = 0;   // of a rank, in one round
+    double betweenBytes = 0;     // of a node, in all rounds
+    double betweenMessages = 0;  // of a rank, in one round
+  };
+  static Load loadOf(AlgorithmId algorithm, const Blocks& blocks, const Grouping& nodes);
+
+  AlgorithmId algorithm_;
+  const Grouping& nodes_;
+  size_t bytes_;
+  Load load_;
+};
 
 }  // namespace peal

@@ -118,16 +118,17 @@ std::vector<Candidate> candidates(const TunerQuestion& question) {
     Candidate best;
     best.text = traitsOf(id, nodes).name;
     best.choice = choiceOf(family, question);
+    LinkTable links = *question.links;
+    if (flatTree) {
+      links.between = links.inside;  // every rank speaks for itself
+    }
+    const Grouping apart = Grouping::apart(question.size);
+    const Prediction prediction(id, flatTree ? apart : nodes, question.bytes);
     const size_t least = std::min(question.slotBytes, kLeastChunkBytes);
     for (size_t chunk = question.slotBytes; chunk >= least && chunk > 0; chunk /= 2) {
       Choice choice = best.choice;
       choice.chunkBytes = chunk;
-      LinkTable links = *question.links;
-      if (flatTree) {
-        links.between = links.inside;  // every rank speaks for itself
-      }
-      const double us =
-          predictUs(id, choice, flatTree ? Grouping::apart(question.size) : nodes, question.bytes, links);
+      const double us = prediction.us(choice, links);
       if (chunk == question.slotBytes || us < best.us) {
         best.us = us;
         best.choice = choice;

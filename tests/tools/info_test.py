@@ -175,6 +175,31 @@ class PealInfo(unittest.TestCase):
         self.assertIn("shm", [part["name"] for part in info["transports"] if part["found"]])
         self.assertEqual(json.loads(run("--config", "--json").stdout), info["configuration"])
 
+    def test_explains_a_choice(self):
+        call = ("--explain", "all_reduce", "4M", "--nodes", "2", "--ranks-per-node", "4")
+        result = run(*call)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("all_reduce of 4194304 bytes on 2 nodes of 4 ranks", result.stdout)
+        self.assertIn("links (assumed, not measured)", result.stdout)
+        self.assertIn("hierarchicalAllReduce", result.stdout)
+        self.assertRegex(result.stdout, r"chosen: hierarchical: hierarchical is predicted to be [\d.]+ times as fast")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "links")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("".join(f"{where}_{what} 1\n" for where in ("inside", "between")
+                                   for what in ("latency_us", "gap_us", "us_per_byte")))
+            answer = json.loads(run(*call, "--json", PEAL_TUNER_FILE=path, PEAL_ALGO="ring").stdout)
+        self.assertTrue(answer["links"]["measured"])
+        self.assertEqual((answer["chosen"], answer["reason"]), ("ring", "PEAL_ALGO=ring forces it"))
+        times = [candidate["predictedUs"] for candidate in answer["candidates"]]
+        self.assertEqual(times, sorted(times))
+        deterministic = run(*call, PEAL_DETERMINISTIC="1", PEAL_ALGO="tree")
+        self.assertIn("legal are: one_shot, two_shot", deterministic.stderr)
+        for wrong in (("all_to_all", "1K"), ("all_reduce", "many")):
+            result = run("--explain", *wrong)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(wrong[0] if wrong[1] == "1K" else wrong[1], result.stderr)
+
     def test_a_wrong_configuration_is_told_and_an_error(self):
         for arguments in ((), ("--config",), ("--json",)):
             result = run(*arguments, PEAL_PORT="-1")

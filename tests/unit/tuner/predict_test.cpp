@@ -42,7 +42,7 @@ TEST_P(Predicted, IsNearTheSimulatedTime) {
       for (const size_t bytes : {size_t{64}, size_t{8192}, size_t{262144}, size_t{4} << 20}) {
         for (const int ahead : {0, 1}) {
           const Choice choice{.chunkBytes = 65536, .ahead = ahead};
-          const double predicted = predictUs(algorithm, choice, *placement, bytes, kLinks);
+          const double predicted = Prediction(algorithm, *placement, bytes).us(choice, kLinks);
           const double simulated = simulatedUs(algorithm, choice, *placement, bytes);
           ASSERT_GT(simulated, 0);
           const double ratio = predicted / simulated;
