@@ -31,8 +31,8 @@
 // run, and one owner computes what all get; not rank order.
 // In place (in == out) each is legal.
 //
-// Two levels with each rank active between nodes: Jocksch et al., "Optimised allgatherv, reduce_scatter and
-// allreduce communication in message-passing systems", 2021; BlueConnect (Cho et al., 2019).
+// Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
+// MLSys 2019 (reduce-scatter inside, exchange between, all-gather inside).
 #pragma once
 #include "algorithms/grouping.h"
 #include "algorithms/port.h"
