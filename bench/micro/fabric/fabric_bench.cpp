@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -193,7 +194,10 @@ int runRank(int rank, int socket, const Options& options) {
   if (!options.namespaces.empty()) {
     const std::string path = "/run/netns/" + options.namespaces[static_cast<size_t>(rank)];
     const int file = open(path.c_str(), O_RDONLY);
-    if (file < 0 || setns(file, CLONE_NEWNET) != 0) {
+    // UCX finds interfaces below /sys, which shows the namespace that mounted it.
+    if (file < 0 || setns(file, CLONE_NEWNET) != 0 || unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) {
       fail(fmt::format("{}: {}", path, strerror(errno)));
     }
     close(file);
