@@ -19,10 +19,10 @@ void freeAligned(std::byte* memory) { ::operator delete[](memory, std::align_val
 // system's own for each.
 constexpr size_t kMessageOverheadBytes = 2048;
 
-// More than half of the slots, but never more than what keeps the peer's link from looking crowded to it.
+// Half of the slots, but never more than what keeps the peer's link from looking crowded to it.
 uint64_t creditStepFor(const FabricOptions& options, const Card& peer) {
   const uint64_t fits = peer.socketBytes / (options.slotBytes + kMessageOverheadBytes);
-  return std::max<uint64_t>(1, std::min(static_cast<uint64_t>(options.slots) / 2 + 1, fits / 2));
+  return std::max<uint64_t>(1, std::min(static_cast<uint64_t>(options.slots) / 2, fits / 2));
 }
 
 Memory allocateAligned(size_t bytes) {
@@ -88,7 +88,7 @@ bool UcxLink::malformed(const std::string& what) {
 
 bool UcxLink::hasSlot() {
   const auto free = [this] {
-    return posted_ - peerReleased_ < slots_ && !sendOf(posted_).inFlight && !dead && !left;
+    return posted_ - peerReleased_ < slots_ && !sendOf(posted_).inFlight && (left || !dead);
   };
   if (free()) {
     return true;
@@ -259,6 +259,7 @@ void UcxLink::release() {
   message = {};
   ++received_;
   noteCredit();
+  station_.sendCredits();
 }
 
 // The peer is told at once when it has no credit left or waits for the last ones; before that, in
