@@ -1,5 +1,6 @@
 // Ranks on simulated GPUs of several nodes, through the public API: each rank is a process, PEAL_HOST_ID says
-// which node it is on, and between nodes its proxy sends over UCX (TCP on this machine).
+// which node it is on, and between nodes its proxy sends over UCX (TCP on this machine), or over what
+// PEAL_TRANSPORT says (tests/rdma: verbs).
 #pragma once
 #include <functional>
 #include <string>
@@ -13,7 +14,11 @@ namespace peal::test {
 // Which node each rank is on.
 using Nodes = std::vector<int>;
 
-inline Environment nodeGpu() { return with(smallGpu(), {{"PEAL_TRANSPORT", "ucx"}}); }
+inline std::string transportBetweenNodes() {
+  static const char* const wanted = std::getenv("PEAL_TRANSPORT");
+  return wanted != nullptr ? wanted : "ucx";
+}
+inline Environment nodeGpu() { return with(smallGpu(), {{"PEAL_TRANSPORT", transportBetweenNodes()}}); }
 
 // The k-th rank of a node has its device k.
 inline int deviceOf(const Nodes& nodes, int rank) {
@@ -85,9 +90,13 @@ inline void runOnNodes(const NodeTest& test, const NodeBody& body) {
                    [&](const Child& child) { return runNodeRank(test, meetings, child, body); }));
 }
 
-// Why no UCX can be opened; empty: one can. Asked in a child, as ranks must be forked from a fresh process.
+// Why no UCX can be opened; empty: one can, or it is not needed. Asked in a child, as ranks must be forked
+// from a fresh process.
 inline const std::string& whyNoUcx() {
-  static const std::string why = [] {
+  static const std::string why = []() -> std::string {
+    if (transportBetweenNodes() != "ucx") {
+      return "";
+    }
     const std::vector<ChildResult> asked = runProcesses(1, std::chrono::seconds(30), [](const Child& child) {
       const UcxSupport support = probeUcx();
       child.say(support.available ? "" : support.reason);
