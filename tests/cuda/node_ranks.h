@@ -21,7 +21,7 @@ inline std::string transportBetweenNodes() {
 inline Environment nodeGpu() { return with(smallGpu(), {{"PEAL_TRANSPORT", transportBetweenNodes()}}); }
 
 // The k-th rank of a node has its device k.
-inline int deviceOf(const Nodes& nodes, int rank) {
+inline int numberOnNode(const Nodes& nodes, int rank) {
   int device = 0;
   for (int other = 0; other < rank; ++other) {
     device += nodes[static_cast<size_t>(other)] == nodes[static_cast<size_t>(rank)] ? 1 : 0;
@@ -61,9 +61,9 @@ inline int runNodeRank(const NodeTest& test, NodeMeetings& meetings, const Child
   enter(with(test.environment,
              {{"PEAL_HOST_ID", fmt::format("node {}", test.nodes[static_cast<size_t>(rank)])}}),
         test.machine);
-  NodeRank self{rank, size, deviceOf(test.nodes, rank), nullptr, nullptr, child};
+  NodeRank self{rank, size, numberOnNode(test.nodes, rank), nullptr, nullptr, child};
   pealConfig_t config = PEAL_CONFIG_INITIALIZER;
-  config.device = self.device;
+  config.device = cudasim::deviceOf(self.device);
   pealConfig_t onHostMemory = PEAL_CONFIG_INITIALIZER;
   onHostMemory.device = PEAL_DEVICE_HOST;
   if (meetings.gpu->join(&self.gpu, rank, size, &config) != pealSuccess ||

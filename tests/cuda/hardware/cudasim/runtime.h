@@ -2,6 +2,7 @@
 // what it is, and nobody can tell what is alive.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,6 +11,7 @@ namespace peal::cudasim {
 
 struct Machine {
   int devices = 0, multiprocessors = 0, blocksPerMultiprocessor = 0;
+  std::function<bool(int device, int peer)> peerAccess;
 };
 inline void restartAfterFork() {}
 inline void restart(const Machine&) {}
