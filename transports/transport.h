@@ -96,8 +96,9 @@ class Endpoint {
   // call when there is nothing to do.
   virtual void poll() {}
   virtual bool needsPoll() const { return false; }
-  // Whether everything that this rank posted and released reaches its peers without further calls of poll().
-  // An operation ends only then, since its caller may compute for long before the next one.
+  // Whether everything that this rank posted, and every release that a peer cannot go on without, reaches its
+  // peers without further calls of poll(). An operation ends only then, since its caller may compute for long
+  // before the next one.
   virtual bool settled() { return true; }
 
   // ---- health ----

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -34,6 +35,12 @@ struct ChildResult {
   bool overdue = false;  // the parent killed it at the deadline
   std::string message;   // all that it said
 };
+
+// PEAL_TEST_NODES=2: the children count as being on so many nodes, by turns, and go over the network.
+inline int pretendedNodes() {
+  const char* nodes = getenv("PEAL_TEST_NODES");
+  return nodes != nullptr ? atoi(nodes) : 1;
+}
 
 // What a body sees of its process.
 class Child {
@@ -160,6 +167,7 @@ class Processes {
     for (const Running& other : running_) {
       close(other.pipe);
     }
+    pretendNode(index);
     int code = body(Child(index, ends[1]));
     if (code == 0 && ::testing::Test::HasFailure()) {
       code = 1;
@@ -169,6 +177,12 @@ class Processes {
     }
     fflush(nullptr);
     _exit(code);
+  }
+
+  static void pretendNode(int index) {
+    if (const int nodes = pretendedNodes(); nodes > 1) {
+      setenv("PEAL_HOST_ID", ("pretended node " + std::to_string(index % nodes)).c_str(), 1);
+    }
   }
 
   static int leftMs(std::chrono::steady_clock::time_point end) {

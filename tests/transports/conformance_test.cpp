@@ -51,8 +51,8 @@ TEST_P(Conformance, StagingGivesTheSameMemoryUntilPosted) {
   run(2, {}, [](const Rank& self) {
     if (self.rank == 0) {
       for (const size_t bytes : {size_t{8}, size_t{1000}}) {
-        std::byte* first = self.link(1).tryStage(bytes);
-        ASSERT_NE(first, nullptr);
+        std::byte* first = nullptr;
+        ASSERT_TRUE(holds(self, [&] { return (first = self.link(1).tryStage(bytes)) != nullptr; }));
         EXPECT_EQ(self.link(1).tryStage(bytes), first);
         std::fill_n(first, bytes, std::byte{7});
         self.link(1).post(bytes, digestOf(1));
@@ -68,8 +68,8 @@ TEST_P(Conformance, StagingGivesTheSameMemoryUntilPosted) {
 TEST_P(Conformance, AMessageMayBeShorterThanWhatWasStaged) {
   run(2, {}, [](const Rank& self) {
     if (self.rank == 0) {
-      std::byte* slot = self.link(1).tryStage(2000);
-      ASSERT_NE(slot, nullptr);
+      std::byte* slot = nullptr;
+      ASSERT_TRUE(holds(self, [&] { return (slot = self.link(1).tryStage(2000)) != nullptr; }));
       std::fill_n(slot, 2000, std::byte{3});
       self.link(1).post(5, digestOf(1));
     } else {
@@ -102,6 +102,7 @@ TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
     } else {
       self.meet();
       expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
+      settle(self);
       self.meet();
       self.meet();  // the peer has used the credit
       for (int number = 1; number <= kSlots; ++number) {
@@ -114,15 +115,16 @@ TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
   });
 }
 
+// With all slots in use: a transport may keep a release to itself while the peer has credit left.
 TEST_P(Conformance, PostedAndReleasedCountMessagesOfAllKinds) {
-  run(2, {.slotBytes = 128, .slots = 4}, [](const Rank& self) {
+  run(2, {.slotBytes = 128, .slots = 3}, [](const Rank& self) {
     Link& link = self.link(1 - self.rank);
     if (self.rank == 0) {
       EXPECT_EQ(link.posted(), 0U);
       EXPECT_TRUE(link.released(0));
       sendMessage(self, 1, pattern(0, 0, 100), digestOf(0));
       sendMessage(self, 1, pattern(0, 1, 8), digestOf(1));
-      ASSERT_NE(self.endpoint.tryStageAll(100), nullptr);
+      ASSERT_TRUE(holds(self, [&] { return self.endpoint.tryStageAll(100) != nullptr; }));
       self.endpoint.postAll(100, digestOf(2));
       EXPECT_EQ(link.posted(), 3U);
       EXPECT_FALSE(link.released(1));
@@ -135,6 +137,7 @@ TEST_P(Conformance, PostedAndReleasedCountMessagesOfAllKinds) {
       self.meet();
       expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
       expectMessage(self, 0, pattern(0, 1, 8), digestOf(1));
+      settle(self);
       self.meet();
     }
     self.meet();

@@ -59,7 +59,7 @@ TEST_P(Departures, AReleaseJustBeforeLeavingIsNoFault) {
     run(2, {.slotBytes = 1024, .slots = 1}, [](const Rank& self) {
       if (self.rank == 0) {
         sendMessage(self, 1, pattern(0, 0, 1000), digestOf(0));
-        EXPECT_TRUE(waitUntil(self.endpoint, 1, [&] { return self.link(1).tryStage(1) != nullptr; }));
+        EXPECT_TRUE(waitUntil(self.endpoint, 1, [&] { return self.link(1).released(1); }));
       } else {
         expectMessage(self, 0, pattern(0, 0, 1000), digestOf(0));
       }

@@ -139,7 +139,7 @@ std::string workUntilFault(const Rank& self, const std::byte* shared) {
   }
 }
 
-class Kill : public ::testing::TestWithParam<Transport> {};
+class Kill : public TransportTest {};
 
 std::vector<Transport> transportsOfProcesses() {
   std::vector<Transport> rows = allTransports();

@@ -16,6 +16,7 @@
 #include "tests/support/exchange.h"
 #include "tests/support/processes.h"
 #include "tests/transports/loopback_fabric.h"
+#include "transports/faulty/faulty.h"
 #include "transports/network/network.h"
 #include "transports/shm/shm.h"
 #include "transports/transport.h"
@@ -87,6 +88,12 @@ inline Result<std::unique_ptr<Endpoint>> connectRouted(const FabricCandidate& fa
 // tests/rdma/rows_real.cpp.
 std::vector<Transport> moreTransports();
 
+inline FabricCandidate faultyLoopback(const FaultPlan& plan) {
+  return {"faulty", [plan](const FabricOptions& options) -> Result<std::unique_ptr<Fabric>> {
+            Result<std::unique_ptr<Fabric>> inner = openLoopback(options);
+            return inner ? makeFaulty(std::move(*inner), plan) : std::move(inner);
+          }};
+}
 inline std::vector<Transport> allTransports() {
   const auto shm = [](Exchange& exchange, const TransportOptions& options) {
     return connectShm(exchange, kSecret,
@@ -99,12 +106,17 @@ inline std::vector<Transport> allTransports() {
   const auto routed = [](Exchange& exchange, const TransportOptions& options) {
     return connectRouted({"loopback", openLoopback}, exchange, options);
   };
+  const auto faulty = [](Exchange& exchange, const TransportOptions& options) {
+    return connectOver(faultyLoopback({.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9}),
+                       exchange, options);
+  };
   std::vector<Transport> rows{{"shm_threads", RanksAre::Threads, shm},
                               {"shm_processes", RanksAre::Processes, shm},
                               {"network_threads", RanksAre::Threads, network, true},
                               {"network_processes", RanksAre::Processes, network, true},
                               {"routed_threads", RanksAre::Threads, routed, true},
-                              {"routed_processes", RanksAre::Processes, routed, true}};
+                              {"routed_processes", RanksAre::Processes, routed, true},
+                              {"faulty_threads", RanksAre::Threads, faulty, true}};
   for (Transport& row : moreTransports()) {
     rows.push_back(std::move(row));
   }

@@ -34,7 +34,7 @@ Network::Network(int rank, int size, const NetworkOptions& options, std::unique_
       links_(static_cast<size_t>(size)),
       staged_(options.peers.size()),
       departures_(static_cast<size_t>(size)),
-      complete_(static_cast<size_t>(size)) {
+      ends_(static_cast<size_t>(size)) {
   for (const int peer : peers_) {
     links_[static_cast<size_t>(peer)] = std::make_unique<CountedLink>(fabric_->link(peer));
   }
@@ -184,17 +184,30 @@ bool Network::leftInNeed(int peerRank, int waitingForRank) {
   if (unreleased && (waitingForRank == -1 || waitingForRank == peerRank)) {
     return true;
   }
-  // Its link has failed since: what has not come by now does not come.
-  const bool cut = excused_ == peerRank;
+  End& end = ends_[static_cast<size_t>(peerRank)];
   const bool allTaken = link.taken() >= farewell->posted;
-  const auto index = static_cast<size_t>(peerRank);
-  const bool wasComplete = complete_[index];
+  if (allTaken && !end.lastCredits) {
+    end.lastCredits = Deadline::afterMs(kPatienceMs);
+  }
+  // Its link has failed since, or has been silent: what has not come by now does not come.
+  const bool cut = excused_ == peerRank || (end.lastCredits && end.lastCredits->passed());
+  const bool wasComplete = end.complete;
   Arrival arrival;
-  complete_[index] = (allTaken && (cut || link.released(link.sent()))) || (cut && !link.tryReceive(arrival));
-  return wasComplete && complete_[index] && waitingForRank == peerRank;
+  end.complete = (allTaken && (cut || link.released(link.sent()))) || (cut && !link.tryReceive(arrival));
+  return wasComplete && end.complete && waitingForRank == peerRank;
+}
+
+// In a forked child the connections' lock may be held by a thread that is not there.
+void Network::announce(const Digest& digest, bool inside) {
+  if (!inChild_.load(std::memory_order_relaxed)) {
+    mesh_->announce(digest, inside);
+  }
 }
 
 PeerState Network::peerState(int peerRank) {
+  if (inChild_.load(std::memory_order_relaxed)) {
+    return {};
+  }
   return peerRank == rank_ ? mesh_->ownState() : mesh_->peerState(peerRank);
 }
 
@@ -232,7 +245,7 @@ bool Network::sleepElsewhere(std::function<void()> wake) {
 // ---- leaving ----
 
 void Network::farewell(int culpritRank, const std::string& reason) {
-  if (farewellSaid_.exchange(true)) {
+  if (farewellSaid_.exchange(true) || inChild_.load(std::memory_order_relaxed)) {
     return;
   }
   mesh_->farewell(culpritRank, reason, [this](int peer) {

@@ -39,7 +39,7 @@ class Network final : public NetworkEndpoint, private ForkListener {
     return fault_.raised() || mesh_->grave() || fabricSuspect() || inChild_.load(std::memory_order_relaxed);
   }
   int culpritRank() const override { return fault_.raised() ? fault_.culpritRank() : -1; }
-  void announce(const Digest& digest, bool inside) override { mesh_->announce(digest, inside); }
+  void announce(const Digest& digest, bool inside) override;
   PeerState peerState(int peerRank) override;
   uint32_t prepareSleep() override;
   void sleep(uint32_t token, int64_t us) override;
@@ -73,7 +73,12 @@ class Network final : public NetworkEndpoint, private ForkListener {
 
   // What the caller's thread has taken note of.
   std::vector<Departure> departures_;
-  std::vector<bool> complete_;  // all of that peer had come, before the caller last looked at its link
+  // Of a peer that has left in good order.
+  struct End {
+    bool complete = false;                // all had come, before the caller last looked at the link
+    std::optional<Deadline> lastCredits;  // all messages have come: so long may the credits take
+  };
+  std::vector<End> ends_;  // by rank
   uint32_t newsSeen_ = 0;
   std::optional<Deadline> patience_;  // of a fabric's fault: a death or a farewell may explain it
   int excused_ = -1;                  // the peer whose link may fail, since it left in good order

@@ -5,11 +5,16 @@
 namespace peal::test {
 
 std::vector<Transport> moreTransports() {
-  const auto ucx = [](Exchange& exchange, const TransportOptions& options) {
-    const auto open = [](const FabricOptions& fabric) { return openUcx(fabric, {{"lo"}}); };
+  const auto open = [](const FabricOptions& fabric) { return openUcx(fabric, {{"lo"}}); };
+  const auto ucx = [open](Exchange& exchange, const TransportOptions& options) {
     return connectOver({"ucx", open}, exchange, options);
   };
-  return {{"ucx_threads", RanksAre::Threads, ucx, true}, {"ucx_processes", RanksAre::Processes, ucx, true}};
+  const auto routed = [open](Exchange& exchange, const TransportOptions& options) {
+    return connectRouted({"ucx", open}, exchange, options);
+  };
+  return {{"ucx_threads", RanksAre::Threads, ucx, true},
+          {"ucx_processes", RanksAre::Processes, ucx, true},
+          {"ucx_routed_processes", RanksAre::Processes, routed, true}};
 }
 
 }  // namespace peal::test

@@ -43,5 +43,20 @@ TEST(Node, WithoutABootIdTheHostNameDecides) {
   EXPECT_FALSE(sameNode(here, other));
 }
 
+TEST(Node, AHostIdDecidesAlone) {
+  NodeIdentity here = nodeIdentity();
+  NodeIdentity other = here;
+  here.hostId[0] = 'x';
+  EXPECT_FALSE(sameNode(here, other)) << "only one has been given one";
+  other.hostId[0] = 'y';
+  EXPECT_FALSE(sameNode(here, other));
+  EXPECT_FALSE(sameMachine(here, other));
+  other.hostId[0] = 'x';
+  ++other.networkNamespace;
+  other.bootId[0] = other.bootId[0] == 'a' ? 'b' : 'a';
+  EXPECT_TRUE(sameNode(here, other));
+  EXPECT_TRUE(sameMachine(here, other));
+}
+
 }  // namespace
 }  // namespace peal::test

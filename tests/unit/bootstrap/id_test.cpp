@@ -120,6 +120,30 @@ TEST(Interfaces, PatternsSelect) {
   EXPECT_THAT(selected("missing,eth0,"), ElementsAre("eth0"));
 }
 
+TEST(Interfaces, SubnetsSelectAddresses) {
+  const auto addresses = [](const std::string& pattern) {
+    const auto found = selectInterfaces(machine(), pattern);
+    EXPECT_TRUE(found) << found.error().message;
+    std::vector<std::string> all;
+    for (const InterfaceAddress& entry : *found) {
+      all.push_back(entry.address.text());
+    }
+    return all;
+  };
+  EXPECT_THAT(addresses("192.0.2.0/24"), ElementsAre("192.0.2.2:0"));
+  EXPECT_THAT(addresses("192.0.0.0/22,198.51.100.7/32"), ElementsAre("192.0.2.2:0", "198.51.100.7:0"));
+  EXPECT_THAT(addresses("192.0.2.128/0"),
+              ElementsAre("127.0.0.1:0", "192.0.2.2:0", "198.51.100.7:0", "169.254.3.4:0"));
+  EXPECT_THAT(addresses("fd00::/8"), ElementsAre("[fd00::2]:0"));
+  EXPECT_THAT(addresses("^127.0.0.0/8,::1/128,fe80::/10,169.254.0.0/16"),
+              ElementsAre("[fd00::2]:0", "192.0.2.2:0", "198.51.100.7:0"));
+  EXPECT_THAT(addresses("eth0,^fc00::/6"), ElementsAre("192.0.2.2:0"));
+  for (const char* none :
+       {"192.0.2.3/32", "192.0.2.4/31", "192.0.2.0/33", "192.0.2.0/", "192.0.2/24", "fd00::/129"}) {
+    EXPECT_FALSE(selectInterfaces(machine(), none)) << none;
+  }
+}
+
 TEST(Interfaces, APatternThatSelectsNothingListsWhatThereIs) {
   const auto none = selectInterfaces(machine(), "wlan0");
   ASSERT_FALSE(none);

@@ -1,0 +1,216 @@
+#include "transports/faulty/faulty.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <random>
+#include <vector>
+
+namespace peal {
+namespace {
+
+// What the links of one fabric have in common.
+struct Station {
+  FaultPlan plan;
+  int rank = -1;
+  uint64_t polls = 0;
+  uint64_t posted = 0;
+  uint32_t grants = 0;
+  std::optional<FabricFault> fault;
+
+  // When something that is there now is seen.
+  uint64_t lateUntil(std::mt19937_64& random) const {
+    return plan.latePollsMost == 0 ? polls : polls + random() % (plan.latePollsMost + 1);
+  }
+};
+
+class FaultyLink final : public Link {
+ public:
+  FaultyLink(Station& station, Link& inner, int peerRank)
+      : station_(station), inner_(inner), peerRank_(peerRank) {
+    std::seed_seq seed{station.plan.seed, static_cast<uint64_t>(station.rank),
+                       static_cast<uint64_t>(peerRank)};
+    random_.seed(seed);
+  }
+
+  std::byte* tryStage(size_t bytes) override {
+    if (dropped_ || refuses()) {
+      return nullptr;
+    }
+    std::byte* const slot = inner_.tryStage(bytes);
+    staged_ = slot != nullptr;
+    return slot;
+  }
+  void post(size_t bytes, const Digest& digest) override {
+    staged_ = false;
+    if (mayPost()) {
+      inner_.post(bytes, digest);
+    }
+  }
+  bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override {
+    if (dropped_ || refuses()) {
+      return false;
+    }
+    if (dropsNext()) {
+      return mayPost();  // false: like a link without credit
+    }
+    if (!inner_.tryPostReference(data, bytes, digest)) {
+      return false;
+    }
+    ++station_.posted;
+    return true;
+  }
+  bool canReference(const std::byte* data, size_t bytes) override { return inner_.canReference(data, bytes); }
+  bool drained() override {
+    if (inner_.drained() && (drainedSeen_ == inner_.posted() || seen(credit_))) {
+      drainedSeen_ = inner_.posted();
+    }
+    return drainedSeen_ == inner_.posted();
+  }
+  uint64_t posted() const override { return inner_.posted(); }
+  bool released(uint64_t count) override {
+    if (count <= releasedSeen_) {
+      return true;
+    }
+    if (!inner_.released(count) || !seen(credit_)) {
+      return false;
+    }
+    credit_.reset();
+    releasedSeen_ = count;
+    return true;
+  }
+
+  bool tryReceive(Arrival& arrival) override {
+    Arrival here;
+    if (!inner_.tryReceive(here) || !seen(arrival_)) {
+      return false;
+    }
+    arrival = here;
+    return true;
+  }
+  void release() override {
+    arrival_.reset();
+    inner_.release();
+  }
+
+  // Whether something has come that is not shown yet: only polls, and no event, bring it.
+  bool holdsBack() const {
+    const auto late = [this](const std::optional<uint64_t>& due) { return due && *due > station_.polls; };
+    return late(arrival_) || late(credit_) || refusedUntil_ > station_.polls;
+  }
+
+ private:
+  // Whether what has come is seen by now. The first look decides when it is.
+  bool seen(std::optional<uint64_t>& due) {
+    if (!due) {
+      due = station_.lateUntil(random_);
+    }
+    return *due <= station_.polls;
+  }
+
+  // Not between tryStage() and post(), where the memory must stay what it is.
+  bool refuses() {
+    if (staged_) {
+      return false;
+    }
+    if (station_.polls < refusedUntil_) {
+      return true;
+    }
+    if (station_.plan.refuseEvery == 0 || ++station_.grants < station_.plan.refuseEvery) {
+      return false;
+    }
+    station_.grants = 0;
+    refusedUntil_ = station_.polls + station_.plan.refusePolls;
+    return true;
+  }
+
+  bool dropsNext() const {
+    const uint64_t number = station_.posted + 1;
+    return station_.plan.dropAtMessage == number || station_.plan.dieAtMessage == number;
+  }
+
+  // False: the message is lost.
+  bool mayPost() {
+    const uint64_t number = ++station_.posted;
+    if (station_.plan.dieAtMessage == number) {
+      raise(SIGKILL);
+    }
+    if (station_.plan.dropAtMessage == number) {
+      dropped_ = true;
+      if (!station_.fault) {
+        station_.fault = FabricFault{
+            {pealRemoteError,
+             fmt::format("the link from rank {} to rank {} failed by plan at message {} (seed {})",
+                         station_.rank, peerRank_, number, station_.plan.seed)},
+            peerRank_};
+      }
+    }
+    return !dropped_;
+  }
+
+  Station& station_;
+  Link& inner_;
+  const int peerRank_;
+  std::mt19937_64 random_;
+  bool staged_ = false;
+  bool dropped_ = false;
+  uint64_t refusedUntil_ = 0;
+  uint64_t releasedSeen_ = 0;
+  uint64_t drainedSeen_ = 0;         // posted messages when drained() last was true
+  std::optional<uint64_t> arrival_;  // when the oldest message is shown
+  std::optional<uint64_t> credit_;   // when credits that are there are seen
+};
+
+class FaultyFabric final : public Fabric {
+ public:
+  FaultyFabric(std::unique_ptr<Fabric> inner, const FaultPlan& plan)
+      : inner_(std::move(inner)), name_(fmt::format("faulty {}", inner_->name())) {
+    station_.plan = plan;
+  }
+  const char* name() const override { return name_.c_str(); }
+  Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
+                       Deadline deadline) override {
+    PEAL_TRY(inner_->connect(exchange, peers, control, deadline));
+    station_.rank = exchange.rank();
+    links_.resize(static_cast<size_t>(exchange.size()));
+    for (const int peer : peers) {
+      links_[static_cast<size_t>(peer)] = std::make_unique<FaultyLink>(station_, inner_->link(peer), peer);
+    }
+    return {};
+  }
+  Link& link(int peerRank) override { return *links_.at(static_cast<size_t>(peerRank)); }
+  void poll() override {
+    ++station_.polls;
+    inner_->poll();
+  }
+  bool settled() override { return inner_->settled(); }
+  const std::optional<FabricFault>& fault() const override {
+    return station_.fault ? station_.fault : inner_->fault();
+  }
+  void onControl(int peerRank, std::span<const std::byte> message) override {
+    inner_->onControl(peerRank, message);
+  }
+  int eventDescriptor() const override { return inner_->eventDescriptor(); }
+  bool arm() override {
+    for (const std::unique_ptr<FaultyLink>& link : links_) {
+      if (link && link->holdsBack()) {
+        return false;
+      }
+    }
+    return inner_->arm();
+  }
+
+ private:
+  Station station_;
+  std::unique_ptr<Fabric> inner_;
+  std::vector<std::unique_ptr<FaultyLink>> links_;
+  const std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fabric> makeFaulty(std::unique_ptr<Fabric> inner, const FaultPlan& plan) {
+  return std::make_unique<FaultyFabric>(std::move(inner), plan);
+}
+
+}  // namespace peal
