@@ -102,7 +102,6 @@ TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
     } else {
       self.meet();
       expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
-      settle(self);
       self.meet();
       self.meet();  // the peer has used the credit
       for (int number = 1; number <= kSlots; ++number) {
@@ -130,14 +129,13 @@ TEST_P(Conformance, PostedAndReleasedCountMessagesOfAllKinds) {
       EXPECT_FALSE(link.released(1));
       self.meet();
       self.meet();  // the peer has released two
-      EXPECT_TRUE(holds(self, [&] { return link.released(2); }));
-      EXPECT_TRUE(link.released(1));
+      EXPECT_TRUE(holds(self, [&] { return link.released(1); }));
+      EXPECT_TRUE(self.travels || link.released(2));
       EXPECT_FALSE(link.released(3));
     } else {
       self.meet();
       expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
       expectMessage(self, 0, pattern(0, 1, 8), digestOf(1));
-      settle(self);
       self.meet();
     }
     self.meet();

@@ -138,19 +138,21 @@ struct Rank {
   Exchange& exchange;
   bool travels = false;
   Link& link(int peer) const { return endpoint.link(peer); }
-  // All ranks meet here, without the transport.
-  void meet() const { EXPECT_TRUE(exchange.allGather({})); }
+  // What an executor does at an operation's end. A rank with a fault leaves as it is.
+  void settle() const {
+    const Deadline deadline = Deadline::afterMs(kTestLimitMs / 2);
+    while (!endpoint.faulted() && !endpoint.settled() && !deadline.passed()) {
+      endpoint.poll();
+    }
+    EXPECT_FALSE(deadline.passed()) << "the endpoint did not settle";
+  }
+  // All ranks meet here, without the transport: nobody polls it meanwhile.
+  void meet() const {
+    settle();
+    EXPECT_TRUE(exchange.allGather({}));
+  }
 };
 using RankBody = std::function<void(const Rank&)>;
-
-// What an executor does at an operation's end. A rank with a fault leaves as it is.
-inline void settle(const Rank& self) {
-  const Deadline deadline = Deadline::afterMs(kTestLimitMs / 2);
-  while (!self.endpoint.faulted() && !self.endpoint.settled() && !deadline.passed()) {
-    self.endpoint.poll();
-  }
-  EXPECT_FALSE(deadline.passed()) << "the endpoint did not settle";
-}
 
 // Runs body(rank) on `size` connected ranks. Failures of EXPECT_* count wherever they happen.
 inline void runRanks(const Transport& transport, int size, const TransportOptions& options,
@@ -162,7 +164,7 @@ inline void runRanks(const Transport& transport, int size, const TransportOption
     ASSERT_TRUE(endpoint) << endpoint.error().message;
     const Rank self{rank, size, **endpoint, exchange, transport.travels};
     body(self);
-    settle(self);
+    self.settle();
   };
   if (transport.ranksAre == RanksAre::Processes) {
     expectAllSucceeded(runProcesses(size, std::chrono::milliseconds(kTestLimitMs), [&](const Child& child) {
