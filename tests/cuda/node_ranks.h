@@ -2,10 +2,15 @@
 // which node it is on, and between nodes its proxy sends over UCX (TCP on this machine), or over what
 // PEAL_TRANSPORT says (tests/rdma: verbs).
 #pragma once
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "lib/tuner/links.h"
 #include "tests/cuda/gpu_ranks.h"
 #include "transports/ucx/ucx.h"
 
@@ -82,8 +87,25 @@ inline int runNodeRank(const NodeTest& test, NodeMeetings& meetings, const Child
   return 0;
 }
 
+// Costs of links for the host's tuner, so that its communicators need not measure with these small slots.
+class LinkCosts {
+ public:
+  LinkCosts() : path_(::testing::TempDir() + fmt::format("peal-links-{}", getpid())) {
+    std::ofstream(path_) << formatLinks(assumedLinks());
+  }
+  LinkCosts(const LinkCosts&) = delete;
+  LinkCosts& operator=(const LinkCosts&) = delete;
+  ~LinkCosts() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // Runs body on every rank; all must succeed.
-inline void runOnNodes(const NodeTest& test, const NodeBody& body) {
+inline void runOnNodes(NodeTest test, const NodeBody& body) {
+  const LinkCosts costs;
+  test.environment["PEAL_TUNER_FILE"] = costs.path();
   NodeMeetings meetings;
   expectAllSucceeded(
       runProcesses(static_cast<int>(test.nodes.size()), std::chrono::seconds(60),
