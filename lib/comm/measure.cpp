@@ -13,7 +13,6 @@
 namespace peal {
 namespace {
 
-constexpr int64_t kPatienceMs = 10000;  // of one step of the measurement
 constexpr int kPings = 9;
 constexpr int kBurst = 24;
 constexpr size_t kBulkBytes = size_t{512} << 10;
@@ -242,7 +241,7 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
   Result<Report> report = exchanged(exchange, mine);
   if (report && report->state == Report::State::Measure) {
     const int64_t timeoutMs = context.timeoutMs;
-    context.timeoutMs = std::min(timeoutMs, kPatienceMs);
+    context.timeoutMs = std::min(timeoutMs, configuration()->integer(Knob::InitTimeoutMs));
     Meter meter(context, sendSequence, recvSequence);
     const Result<LinkTable> measured = measureLinks(context, meter);
     context.timeoutMs = timeoutMs;

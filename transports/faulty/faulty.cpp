@@ -11,6 +11,7 @@ namespace {
 
 // What the links of one fabric have in common.
 struct Station {
+  const Fabric* inner = nullptr;
   FaultPlan plan;
   int rank = -1;
   uint64_t polls = 0;
@@ -22,6 +23,8 @@ struct Station {
   uint64_t lateUntil(std::mt19937_64& random) const {
     return plan.latePollsMost == 0 ? polls : polls + random() % (plan.latePollsMost + 1);
   }
+  // What came before a link failed is shown at once: after the failure nobody waits for more.
+  bool shows(uint64_t due) const { return due <= polls || inner->fault().has_value(); }
 };
 
 class FaultyLink final : public Link {
@@ -95,7 +98,7 @@ class FaultyLink final : public Link {
 
   // Whether something has come that is not shown yet: only polls, and no event, bring it.
   bool holdsBack() const {
-    const auto late = [this](const std::optional<uint64_t>& due) { return due && *due > station_.polls; };
+    const auto late = [this](const std::optional<uint64_t>& due) { return due && !station_.shows(*due); };
     return late(arrival_) || late(credit_) || refusedUntil_ > station_.polls;
   }
 
@@ -105,7 +108,7 @@ class FaultyLink final : public Link {
     if (!due) {
       due = station_.lateUntil(random_);
     }
-    return *due <= station_.polls;
+    return station_.shows(*due);
   }
 
   // Not between tryStage() and post(), where the memory must stay what it is.
@@ -165,6 +168,7 @@ class FaultyFabric final : public Fabric {
  public:
   FaultyFabric(std::unique_ptr<Fabric> inner, const FaultPlan& plan)
       : inner_(std::move(inner)), name_(fmt::format("faulty {}", inner_->name())) {
+    station_.inner = inner_.get();
     station_.plan = plan;
   }
   const char* name() const override { return name_.c_str(); }
