@@ -253,11 +253,11 @@ PEAL_API pealResult_t pealMemAllocDevice(void** ptr, size_t size, int device);
 /* Frees what either gave. ptr may be NULL. */
 PEAL_API pealResult_t pealMemFree(void* ptr);
 
-/* Lets peers read [buff, buff + size) in place where the system allows it. Deregister before freeing the
- * memory. Never needed for correctness. On a GPU: memory of the rank's device, inside one allocation.
- * Deregistering waits until no peer has it mapped, and is pealInvalidUsage while CUDA graphs hold operations
- * of comm. All operations of all ranks on comm must be done before: closing a mapping waits for the kernels
- * of that device. */
+/* Lets peers read [buff, buff + size) in place where the system allows it. Deregister before freeing it.
+ * Never needed for correctness. On a GPU: memory of the rank's device, of cudaMalloc, or up to 64 pieces of
+ * cuMemCreate with POSIX file descriptor handles; else pealInvalidUsage where peers need one. Deregistering
+ * waits until no peer maps it; pealInvalidUsage while CUDA graphs hold operations of comm. All operations of
+ * all ranks on comm must be done before: kernels may read a mapping, or its closing may wait for them. */
 PEAL_API pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle);
 PEAL_API pealResult_t pealCommDeregister(const pealComm_t comm, void* handle);
 

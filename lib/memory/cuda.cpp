@@ -244,32 +244,58 @@ Result<PointerKind> kindOf(const void* data) {
 }
 
 Result<Allocation> allocationOf(const void* deviceData) {
-  using GetRange = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
+  static DriverFunction<CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr)> getRange("cuMemGetAddressRange",
+                                                                                   3020);
   const RelaxedCapture relaxed;
-  const auto getRange = reinterpret_cast<GetRange>(driverFunction("cuMemGetAddressRange", 3020));
-  if (getRange == nullptr) {
-    return Error{pealUnhandledCudaError,
-                 "the driver has no cuMemGetAddressRange, so the allocation of a buffer cannot be found"};
-  }
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  const CUresult code = getRange(&base, &bytes, reinterpret_cast<CUdeviceptr>(deviceData));
-  if (code != CUDA_SUCCESS) {
-    return Error{pealUnhandledCudaError, fmt::format("cuMemGetAddressRange({}): driver error {}", deviceData,
-                                                     static_cast<int>(code))};
+  const Result<void> got = getRange.call(&base, &bytes, reinterpret_cast<CUdeviceptr>(deviceData));
+  if (!got) {
+    return Error{got.error().code,
+                 fmt::format("looking for the allocation of {}: {}", deviceData, got.error().message)};
   }
   return Allocation{reinterpret_cast<std::byte*>(base), bytes};
 }
 
 bool mayBePiece(const void* deviceData) {
-  using GetAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+  static DriverFunction<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)> getAttribute(
+      "cuPointerGetAttribute", 4000);
   const RelaxedCapture relaxed;
-  const auto getAttribute = reinterpret_cast<GetAttribute>(driverFunction("cuPointerGetAttribute", 4000));
   int whole = 1;  // classic IPC takes whole allocations only
-  return getAttribute != nullptr &&
-         getAttribute(&whole, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                      reinterpret_cast<CUdeviceptr>(deviceData)) == CUDA_SUCCESS &&
+  return getAttribute.call(static_cast<void*>(&whole), CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                           reinterpret_cast<CUdeviceptr>(deviceData)) &&
          whole == 0;
+}
+
+Result<size_t> bytesBehind(const void* data, int device, size_t wanted) {
+  Result<Allocation> allocation = allocationOf(data);
+  if (!allocation) {
+    return allocation.error();
+  }
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const std::byte* end = std::max(begin, static_cast<const std::byte*>(allocation->base) + allocation->bytes);
+  while (static_cast<size_t>(end - begin) < wanted && mayBePiece(data)) {
+    const Result<PointerKind> kind = kindOf(end);
+    if (!kind || kind->type != cudaMemoryTypeDevice || kind->device != device) {
+      break;
+    }
+    allocation = allocationOf(end);
+    if (!allocation || allocation->base + allocation->bytes <= end) {
+      break;
+    }
+    end = allocation->base + allocation->bytes;
+  }
+  return static_cast<size_t>(end - begin);
+}
+
+Error driverError(int code, const char* name) {
+  static DriverFunction<CUresult (*)(CUresult, const char**)> getString("cuGetErrorString", 6000);
+  const char* text = nullptr;
+  if (const auto function = getString.get(); function != nullptr) {
+    function(static_cast<CUresult>(code), &text);
+  }
+  return Error{pealUnhandledCudaError, fmt::format("{}: driver error {}{}", name, code,
+                                                   text == nullptr ? "" : fmt::format(" ({})", text))};
 }
 
 void* driverFunction(const char* name, unsigned version) {

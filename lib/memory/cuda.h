@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -185,6 +186,9 @@ struct Allocation {
   size_t bytes = 0;
 };
 Result<Allocation> allocationOf(const void* deviceData);
+// Bytes from `data` to the end of its allocation; over the pieces behind it, up to `wanted`, where it may be
+// made of such and they are `device`'s.
+Result<size_t> bytesBehind(const void* data, int device, size_t wanted);
 // Whether it may be one of several pieces that make a buffer: memory of cuMemCreate is mapped piece by piece
 // (PyTorch's expandable segments), and the driver knows each piece alone. False where it cannot be told.
 bool mayBePiece(const void* deviceData);
@@ -192,5 +196,38 @@ bool mayBePiece(const void* deviceData);
 // A function of the driver, found at run time: the library is not linked with libcuda. nullptr: this driver
 // has none of that name as of that CUDA version (12030 for 12.3).
 void* driverFunction(const char* name, unsigned version);
+// "cuMemMap: driver error 1 (invalid value)".
+Error driverError(int code, const char* name);
+
+// The same, looked up once: at the first call that finds it. A static object, whose name is a literal.
+template <class Function>
+class DriverFunction {
+ public:
+  constexpr DriverFunction(const char* name, unsigned version) : name_(name), version_(version) {}
+  // nullptr: there is none.
+  Function get() {
+    void* found = found_.load(std::memory_order_relaxed);  // every thread finds the same
+    if (found == nullptr) {
+      found = driverFunction(name_, version_);
+      found_.store(found, std::memory_order_relaxed);
+    }
+    return reinterpret_cast<Function>(found);
+  }
+  template <class... Args>
+  Result<void> call(Args... args) {
+    const Function function = get();
+    if (function == nullptr) {
+      return Error{pealUnhandledCudaError, fmt::format("this driver has no {}: it is older than CUDA {}.{}",
+                                                       name_, version_ / 1000, version_ % 1000 / 10)};
+    }
+    const int code = static_cast<int>(function(args...));
+    return code == 0 ? Result<void>() : driverError(code, name_);
+  }
+
+ private:
+  const char* const name_;
+  const unsigned version_;
+  std::atomic<void*> found_{nullptr};
+};
 
 }  // namespace peal::cuda

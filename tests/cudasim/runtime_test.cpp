@@ -140,15 +140,16 @@ TEST_F(RuntimeDevices, DriverFunctionsAreFoundByName) {
   EXPECT_EQ(getRange(&base, &bytes, reinterpret_cast<unsigned long long>(data) + 100), 500);
   EXPECT_CUDA(cudaFree(data));
 
-  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuMemCreate", &function, 12000, 0, &status));
+  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuMulticastCreate", &function, 12000, 0, &status));
   EXPECT_EQ(status, cudaDriverEntryPointSymbolNotFound);
   EXPECT_EQ(function, nullptr);
-  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuMemCreate", &function, 12000, 0), cudaErrorSymbolNotFound);
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuMulticastCreate", &function, 12000, 0),
+            cudaErrorSymbolNotFound);
   int something = 0;
-  setDriverFunction("cuMemCreate", &something);
-  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuMemCreate", &function, 12000, 0));
+  setDriverFunction("cuMulticastCreate", &something);
+  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuMulticastCreate", &function, 12000, 0));
   EXPECT_EQ(function, &something);
-  setDriverFunction("cuMemCreate", nullptr);
+  setDriverFunction("cuMulticastCreate", nullptr);
 }
 
 // ---- memory ----

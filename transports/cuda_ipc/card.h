@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "transports/cuda_ipc/handle_post.h"
 #include "transports/cuda_ipc/identity.h"
 #include "transports/transport.h"
 
@@ -35,7 +36,8 @@ struct Card {
   uint64_t windowBytes = 0;
   ProcessIdentity process{};
   std::array<char, 16> deviceUuid{};
-  Nonce window{};  // its token
+  Nonce window{};      // its token
+  PostAddress post{};  // where handles of registered memory go
   cudaIpcMemHandle_t handle{};
   int32_t device = -1;  // in the numbers of its process
   int32_t rank = -1;

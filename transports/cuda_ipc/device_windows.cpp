@@ -202,14 +202,14 @@ Result<void> openAll(const DeviceMemoryOptions& options, const std::vector<Card>
   return {};
 }
 
-// The processes of the peers that map this rank's memory.
-std::vector<std::optional<PeerProcess>> importers(const DeviceMemoryOptions& options,
-                                                  const std::vector<Card>& cards, int rank) {
-  std::vector<std::optional<PeerProcess>> all(cards.size());
+// The peers that map this rank's memory.
+std::vector<std::optional<ImporterCard>> importers(const DeviceMemoryOptions& options,
+                                                   const std::vector<Card>& cards, int rank) {
+  std::vector<std::optional<ImporterCard>> all(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     if (options.onThisNode(static_cast<int>(peer)) &&
         !sameProcess(cards[static_cast<size_t>(rank)].process, cards[peer].process)) {
-      all[peer].emplace(cards[peer].process);
+      all[peer].emplace(ImporterCard{PeerProcess(cards[peer].process), cards[peer].post});
     }
   }
   return all;
@@ -250,6 +250,9 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
   Card mine;
   if (watch) {
     mine = makeCard(exchange, options, windows);
+    if (*watch) {  // there is none where all peers are on other nodes
+      mine.post = (*watch)->post();
+    }
   } else {
     mine.failure.set(watch.error().message);
   }

@@ -63,23 +63,74 @@ Note Mapper::map(const Job& job) {
   Note answer;
   answer.kind = NoteKind::Mapped;
   answer.id = job.note.id;
-  Result<IpcMapping> mapping = IpcMapping::open(device_, job.note.handle);
-  if (!mapping) {
-    answer.reason.set(mapping.error().message);
-    return answer;
-  }
-  // The peer's figures are checked against what was really mapped: kernels read there.
-  const Result<Allocation> allocation = allocationOf(mapping->base());
-  if (!allocation) {
-    answer.reason.set(allocation.error().message);
-  } else if (job.note.offset > allocation->bytes || job.note.bytes > allocation->bytes - job.note.offset) {
-    answer.reason.set(fmt::format("bytes {} to {} lie outside of the mapped allocation, which has {} bytes",
-                                  job.note.offset, job.note.offset + job.note.bytes, allocation->bytes));
+  Mapping mapping;
+  const Result<uint64_t> address =
+      job.note.pieces == 0 ? mapAllocation(job, mapping) : mapPieces(job, mapping);
+  if (address) {
+    answer.address = *address;
+    mapped_[{job.peerRank, job.note.id}] = std::move(mapping);
   } else {
-    answer.address = reinterpret_cast<uint64_t>(mapping->base()) + job.note.offset;
-    mapped_[{job.peerRank, job.note.id}] = std::move(*mapping);
+    answer.reason.set(address.error().message);
   }
   return answer;
+}
+
+namespace {
+
+// The peer's figures are checked against what was really mapped: kernels read there.
+Result<uint64_t> addressIn(const std::byte* base, size_t mappedBytes, const Note& note) {
+  if (note.offset > mappedBytes || note.bytes > mappedBytes - note.offset) {
+    return Error{pealRemoteError,
+                 fmt::format("bytes {} to {} lie outside of the mapped allocation, which has {} bytes",
+                             note.offset, note.offset + note.bytes, mappedBytes)};
+  }
+  return reinterpret_cast<uint64_t>(base) + note.offset;
+}
+
+}  // namespace
+
+Result<uint64_t> Mapper::mapAllocation(const Job& job, Mapping& mapping) const {
+  Result<IpcMapping> opened = IpcMapping::open(device_, job.note.handle);
+  if (!opened) {
+    return opened.error();
+  }
+  mapping.ipc = std::move(*opened);
+  const Result<Allocation> allocation = allocationOf(mapping.ipc.base());
+  if (!allocation) {
+    return allocation.error();
+  }
+  return addressIn(mapping.ipc.base(), allocation->bytes, job.note);
+}
+
+Result<uint64_t> Mapper::mapPieces(const Job& job, Mapping& mapping) const {
+  const Note& note = job.note;
+  if (note.pieces < 0) {
+    return Error{pealSystemError, note.reason.text()};
+  }
+  if (post_ == nullptr || static_cast<size_t>(note.pieces) > note.pieceBytes.size()) {
+    return Error{pealSystemError, "this rank cannot receive handles of memory"};
+  }
+  const CurrentDevice current(device_);
+  PEAL_TRY(current.status());
+  const Result<std::vector<OwnedFd>> files = post_->receive(job.peerRank, note.id);
+  if (!files) {
+    return files.error();
+  }
+  if (files->size() != static_cast<size_t>(note.pieces)) {
+    return Error{pealRemoteError,
+                 fmt::format("{} handles of memory came for {} pieces", files->size(), note.pieces)};
+  }
+  const Result<Pieces> pieces =
+      Pieces::import(*files, {note.pieceBytes.begin(), note.pieceBytes.begin() + note.pieces});
+  if (!pieces) {
+    return pieces.error();
+  }
+  Result<PieceMapping> mapped = PieceMapping::make(*pieces, {device_});
+  if (!mapped) {
+    return mapped.error();
+  }
+  mapping.pieces = std::move(*mapped);
+  return addressIn(mapping.pieces.base(), pieces->bytes(), note);
 }
 
 }  // namespace peal::cuda

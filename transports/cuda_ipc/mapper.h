@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "lib/memory/pieces.h"
 #include "transports/cuda_ipc/notes.h"
 #include "transports/cuda_ipc/window.h"
 
@@ -22,7 +23,9 @@ class Mapper {
  public:
   // `answer` gets the note for that peer; called on the mapper's thread.
   using Answer = std::function<void(int peerRank, const Note& note)>;
-  Mapper(int device, Answer answer) : device_(device), answer_(std::move(answer)) {}
+  // post: where handles arrive; nullptr: this rank has none.
+  Mapper(int device, HandlePost* post, Answer answer)
+      : device_(device), post_(post), answer_(std::move(answer)) {}
   Mapper(const Mapper&) = delete;
   Mapper& operator=(const Mapper&) = delete;
   ~Mapper();
@@ -36,15 +39,23 @@ class Mapper {
     Note note;
   };
   void run();
+  // What holds a peer's buffer here, one or the other.
+  struct Mapping {
+    IpcMapping ipc;
+    PieceMapping pieces;
+  };
   Note map(const Job& job);
+  Result<uint64_t> mapAllocation(const Job& job, Mapping& mapping) const;
+  Result<uint64_t> mapPieces(const Job& job, Mapping& mapping) const;
 
   const int device_;
+  HandlePost* const post_;
   const Answer answer_;
   std::mutex mutex_;  // guards jobs_ and stop_
   std::condition_variable work_;
   std::deque<Job> jobs_;
   bool stop_ = false;
-  std::map<std::pair<int, uint64_t>, IpcMapping> mapped_;  // by peer and id; of the thread, then of ~Mapper
+  std::map<std::pair<int, uint64_t>, Mapping> mapped_;  // by peer and id; of the thread, then of ~Mapper
   std::thread thread_;
 };
 

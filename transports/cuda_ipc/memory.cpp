@@ -41,8 +41,8 @@ bool CudaIpcMemory::reachesSomebody(Reach reach) const {
 
 // ---- registered buffers ----
 
-// The allocation that holds [data, data + bytes), if it is one of this device.
-Result<Allocation> CudaIpcMemory::check(const void* data, size_t bytes) const {
+// Whether [data, data + bytes) is memory of this device.
+Result<void> CudaIpcMemory::check(const void* data, size_t bytes) const {
   if (bytes == 0) {
     return Error{pealInvalidArgument,
                  fmt::format("{}: a buffer of 0 bytes cannot be registered", connected_.name)};
@@ -57,56 +57,98 @@ Result<Allocation> CudaIpcMemory::check(const void* data, size_t bytes) const {
         fmt::format("{}: the buffer at {} is {}; only memory of this rank's device {} can be registered",
                     connected_.name, data, kind->text(), connected_.device)};
   }
-  Result<Allocation> allocation = allocationOf(data);
-  if (!allocation) {
-    return allocation.error();
+  const Result<size_t> behind = bytesBehind(data, connected_.device, bytes);
+  if (!behind) {
+    return behind.error();
   }
-  const size_t offset = static_cast<size_t>(static_cast<const std::byte*>(data) - allocation->base);
-  if (bytes > allocation->bytes - offset) {
+  if (bytes > *behind) {
     return Error{
         pealInvalidArgument,
         fmt::format("{}: {} bytes at {} do not lie in one allocation: it ends {} bytes after that address",
-                    connected_.name, bytes, data, allocation->bytes - offset)};
+                    connected_.name, bytes, data, *behind)};
   }
-  return allocation;
+  return {};
+}
+
+// How peers get at the region: an IPC handle for memory of cudaMalloc; handles of its pieces for memory of
+// cuMemCreate, and for other devices of this process a mapping of its own, since peer access does not reach
+// it.
+Result<void> CudaIpcMemory::share(Region& region, Note& note, std::vector<OwnedFd>& files) const {
+  if (!mayBePiece(region.data)) {
+    const Result<Allocation> allocation = allocationOf(region.data);
+    if (!allocation) {
+      return allocation.error();
+    }
+    note.offset = static_cast<uint64_t>(region.data - allocation->base);
+    return cudaResult(cudaIpcGetMemHandle(&note.handle, allocation->base), "cudaIpcGetMemHandle");
+  }
+  Result<Pieces> pieces = Pieces::behind(region.data, region.bytes, HandlePost::kMostFiles);
+  if (!pieces) {
+    return Error{pieces.error().code, fmt::format("{}. Memory of cudaMallocAsync, of a pool and of a machine "
+                                                  "without CUDA IPC cannot be passed on",
+                                                  pieces.error().message)};
+  }
+  note.offset = pieces->offset();
+  if (reachesSomebody(Reach::Ipc)) {
+    Result<std::vector<OwnedFd>> exported = pieces->files();
+    if (!exported) {
+      return exported.error();
+    }
+    files = std::move(*exported);
+    note.pieces = static_cast<int32_t>(files.size());
+    for (size_t i = 0; i < files.size(); ++i) {
+      note.pieceBytes[i] = pieces->all()[i].bytes;
+    }
+  }
+  std::vector<int> devices;
+  for (const PeerWindow& peer : connected_.peers) {
+    if (peer.reach == Reach::PeerAccess &&
+        std::find(devices.begin(), devices.end(), peer.shared->device()) == devices.end()) {
+      devices.push_back(peer.shared->device());
+    }
+  }
+  if (!devices.empty()) {
+    Result<PieceMapping> mapping = PieceMapping::make(*pieces, devices);
+    if (!mapping) {
+      return mapping.error();
+    }
+    region.mapping = std::make_shared<PieceMapping>(std::move(*mapping));
+  }
+  return {};
 }
 
 Result<uint64_t> CudaIpcMemory::registerBuffer(const void* data, size_t bytes) {
   const RelaxedCapture relaxed;
   const CurrentDevice current(connected_.device);
   PEAL_TRY(current.status());
-  const Result<Allocation> allocation = check(data, bytes);
-  if (!allocation) {
-    return allocation.error();
-  }
+  PEAL_TRY(check(data, bytes));
   Region region;
   region.data = static_cast<const std::byte*>(data);
   region.bytes = bytes;
   region.at.resize(connected_.peers.size());
   region.holds.resize(connected_.peers.size(), Hold::No);
   Note note;
-  note.offset = static_cast<uint64_t>(region.data - allocation->base);
   note.bytes = bytes;
-  // Peer access and IPC reach memory of cudaMalloc only. An IPC handle is how one knows it.
+  std::vector<OwnedFd> files;
   if (reachesSomebody(Reach::Ipc) || reachesSomebody(Reach::PeerAccess)) {
-    const Result<void> handle =
-        cudaResult(cudaIpcGetMemHandle(&note.handle, allocation->base), "cudaIpcGetMemHandle");
-    if (!handle) {
+    if (const Result<void> shared = share(region, note, files); !shared) {
       return Error{
           pealInvalidUsage,
           fmt::format("{}: the buffer at {} cannot be mapped by other devices or processes: {}. Register "
-                      "memory of cudaMalloc, not of cuMemCreate or cudaMallocAsync. Without registration "
-                      "it is copied through slots.",
-                      connected_.name, data, handle.error().message)};
+                      "memory of cudaMalloc or pealMemAllocDevice. Without registration it is copied through "
+                      "slots.",
+                      connected_.name, data, shared.error().message)};
     }
   }
   for (size_t peer = 0; peer < connected_.peers.size(); ++peer) {
     const Reach reach = connected_.peers[peer].reach;
-    if (reach == Reach::Self || reach == Reach::SameDevice || reach == Reach::PeerAccess) {
+    if (reach == Reach::PeerAccess && region.mapping != nullptr) {
+      region.at[peer] = reinterpret_cast<uint64_t>(region.mapping->base()) + note.offset;
+    } else if (reach == Reach::Self || reach == Reach::SameDevice || reach == Reach::PeerAccess) {
       region.at[peer] = reinterpret_cast<uint64_t>(data);
     }
   }
-  return connected_.watch ? connected_.watch->announce(std::move(region), note)
+  return connected_.watch ? connected_.watch->announce(std::move(region), note, std::move(files))
                           : connected_.regions->add(std::move(region));
 }
 

@@ -64,7 +64,8 @@ class CudaIpcMemory final : public DeviceMemory {
  private:
   const PeerWindow& at(int peerRank) const { return connected_.peers.at(static_cast<size_t>(peerRank)); }
   bool reachesSomebody(Reach reach) const;
-  Result<Allocation> check(const void* data, size_t bytes) const;
+  Result<void> check(const void* data, size_t bytes) const;
+  Result<void> share(Region& region, Note& note, std::vector<OwnedFd>& files) const;
 
   Connected connected_;
 };

@@ -25,11 +25,15 @@ enum class NoteKind : uint64_t { Announce = 1, Mapped, Retire, Closed, Leaving }
 struct Note {
   NoteKind kind{};
   uint64_t id = 0;       // of the region, in its owner's numbers
-  uint64_t offset = 0;   // Announce: of the region in the allocation that the handle names
+  uint64_t offset = 0;   // Announce: of the region in the allocation that the handle names, or in its pieces
   uint64_t bytes = 0;    // Announce
   uint64_t address = 0;  // Mapped
   cudaIpcMemHandle_t handle{};
-  Reason reason;  // Mapped with address 0
+  // Announce: memory of cuMemCreate consists of so many pieces, whose handles came as a packet
+  // (handle_post.h). 0: it is what the handle names. Below 0: the packet could not be sent.
+  int32_t pieces = 0;
+  std::array<uint64_t, HandlePost::kMostFiles> pieceBytes{};
+  Reason reason;  // Mapped with address 0; Announce with pieces below 0
 };
 static_assert(std::is_trivially_copyable_v<Note>);
 

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "lib/memory/pieces.h"
 #include "transports/cuda_ipc/notes.h"
 
 namespace peal::cuda {
@@ -23,6 +25,7 @@ struct Region {
   std::vector<uint64_t> at;  // by peer: where it reads the region; 0: it cannot (yet)
   std::vector<Hold> holds;   // by peer
   bool retired = false;
+  std::shared_ptr<PieceMapping> mapping;  // for other devices of this process, where they need one
 };
 
 class Regions {

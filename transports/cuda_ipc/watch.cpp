@@ -44,7 +44,13 @@ Watch::Watch(std::unique_ptr<Endpoint> control, const WatchOptions& options, std
       options_(options),
       regions_(std::move(regions)),
       importers_(static_cast<size_t>(options.size)) {
-  mapper_ = std::make_unique<Mapper>(options_.device,
+  if (Result<HandlePost> post = HandlePost::open()) {
+    post_ = std::make_unique<HandlePost>(std::move(*post));
+  } else {
+    log(LogLevel::Info,
+        fmt::format("{}: buffers of cuMemCreate will be copied: {}", options_.name, post.error().message));
+  }
+  mapper_ = std::make_unique<Mapper>(options_.device, post_.get(),
                                      [this](int peerRank, const Note& note) { post(peerRank, note); });
 }
 
@@ -61,12 +67,14 @@ Watch::~Watch() {
   }
 }
 
-void Watch::begin(std::vector<std::optional<PeerProcess>> importers) {
+void Watch::begin(std::vector<std::optional<ImporterCard>> importers) {
   const std::lock_guard lock(mutex_);
   for (size_t rank = 0; rank < importers_.size(); ++rank) {
     importers_[rank].reset();
     if (rank < importers.size() && importers[rank]) {
-      importers_[rank].emplace().process = std::move(*importers[rank]);
+      Importer& importer = importers_[rank].emplace();
+      importer.process = std::move(importers[rank]->process);
+      importer.post = importers[rank]->post;
     }
   }
 }
@@ -80,7 +88,7 @@ void Watch::leave(std::shared_ptr<Window> window) {
 
 // ---- what other threads ask for ----
 
-uint64_t Watch::announce(Region region, const Note& note) {
+uint64_t Watch::announce(Region region, const Note& note, std::vector<OwnedFd> files) {
   const std::lock_guard lock(mutex_);
   forEachImporter([&](int peer, Importer& importer) {
     if (!importer.gone()) {
@@ -88,12 +96,14 @@ uint64_t Watch::announce(Region region, const Note& note) {
     }
   });
   const std::vector<Hold> holds = region.holds;
+  const Files shared =
+      files.empty() ? nullptr : std::make_shared<const std::vector<OwnedFd>>(std::move(files));
   Note announcement = note;
   announcement.kind = NoteKind::Announce;
   announcement.id = regions_->add(std::move(region));
   for (size_t peer = 0; peer < holds.size(); ++peer) {
     if (holds[peer] == Hold::Told) {
-      postLocked(static_cast<int>(peer), announcement);
+      postLocked(static_cast<int>(peer), announcement, shared);
     }
   }
   return announcement.id;
@@ -154,10 +164,10 @@ void Watch::post(int peerRank, const Note& note) {
 }
 
 // Nothing follows our Leaving, and nothing is sent to a peer that reads no more.
-void Watch::postLocked(int peerRank, const Note& note) {
+void Watch::postLocked(int peerRank, const Note& note, const Files& files) {
   std::optional<Importer>& importer = importers_[static_cast<size_t>(peerRank)];
   if (importer && !importer->gone() && !leavingTold_) {
-    importer->outgoing.push_back(note);
+    importer->outgoing.push_back({note, files});
     control_->wake();
   }
 }
@@ -199,6 +209,28 @@ void Watch::run() {
   end();
 }
 
+// The handles that the next note needs. False: not now.
+bool Watch::sendFiles(Importer& importer) {
+  Outgoing& next = importer.outgoing.front();
+  if (next.files == nullptr) {
+    return true;
+  }
+  Result<HandlePost::Sent> sent = Error{pealSystemError, "there is no socket to send its handles"};
+  if (post_ != nullptr && importer.post.name != Nonce{}) {
+    sent = post_->send(importer.post, options_.rank, next.note.id, *next.files);
+  }
+  importer.postFull = sent && *sent == HandlePost::Sent::Later;
+  if (importer.postFull) {
+    return false;
+  }
+  if (!sent) {
+    next.note.pieces = -1;
+    next.note.reason.set(sent.error().message);
+  }
+  next.files = nullptr;
+  return true;
+}
+
 // What fits into the links. True: something did.
 bool Watch::sendNotes() {
   bool any = false;
@@ -206,10 +238,10 @@ bool Watch::sendNotes() {
   forEachImporter([&](int peer, Importer& importer) {
     while (!importer.outgoing.empty()) {
       std::byte* const slot = importer.ended ? nullptr : link(peer).tryStage(sizeof(Note));
-      if (slot == nullptr) {
+      if (slot == nullptr || !sendFiles(importer)) {
         return;
       }
-      std::memcpy(slot, &importer.outgoing.front(), sizeof(Note));
+      std::memcpy(slot, &importer.outgoing.front().note, sizeof(Note));
       link(peer).post(sizeof(Note), Digest{});
       importer.outgoing.pop_front();
       any = true;
@@ -255,8 +287,8 @@ bool Watch::anythingToDo() {
   const std::lock_guard lock(mutex_);
   bool any = stop_ || (leaving_ && !leavingTold_);
   forEachImporter([&](int peer, const Importer& importer) {
-    any = any ||
-          (!importer.outgoing.empty() && !importer.ended && link(peer).tryStage(sizeof(Note)) != nullptr);
+    any = any || (!importer.outgoing.empty() && !importer.ended && !importer.postFull &&
+                  link(peer).tryStage(sizeof(Note)) != nullptr);
   });
   return any;
 }
@@ -327,7 +359,7 @@ void Watch::beginLeaving() {
   const std::lock_guard lock(mutex_);
   forEachImporter([&](int, Importer& importer) {
     if (!importer.ended) {
-      importer.outgoing.push_back(leaving);
+      importer.outgoing.push_back({leaving, nullptr});
     }
   });
   leavingTold_ = true;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "transports/cuda_ipc/handle_post.h"
 #include "transports/cuda_ipc/identity.h"
 #include "transports/cuda_ipc/mapper.h"
 #include "transports/cuda_ipc/notes.h"
@@ -33,6 +34,12 @@ struct WatchOptions {
   std::vector<int> localOf;  // of each rank its number in the control endpoint; -1: it is on another node
 };
 
+// A peer of another process, which maps this rank's memory.
+struct ImporterCard {
+  PeerProcess process;
+  PostAddress post;
+};
+
 class Watch {
  public:
   static Result<std::unique_ptr<Watch>> start(std::unique_ptr<Endpoint> control, const WatchOptions& options,
@@ -42,12 +49,14 @@ class Watch {
   // Ends the thread at once, whatever peers have mapped.
   ~Watch();
 
-  // By rank: the process of each peer that maps this rank's memory by IPC; nullopt, or nothing at all, for
-  // the others. Before any of them can send a note.
-  void begin(std::vector<std::optional<PeerProcess>> importers);
+  // Where this rank's packets of handles arrive.
+  PostAddress post() const { return post_ ? post_->address() : PostAddress{}; }
+  // By rank: each peer that maps this rank's memory by IPC; nullopt, or nothing at all, for the others.
+  // Before any of them can send a note.
+  void begin(std::vector<std::optional<ImporterCard>> importers);
 
-  // Registers, and tells the importers.
-  uint64_t announce(Region region, const Note& note);
+  // Registers, and tells the importers. `files`: the handles of its pieces, if it has such.
+  uint64_t announce(Region region, const Note& note, std::vector<OwnedFd> files);
   // Asks them to close it, and waits.
   Result<void> retire(uint64_t id, Deadline deadline);
 
@@ -62,11 +71,18 @@ class Watch {
   bool through() const { return through_.load(std::memory_order_acquire); }  // pairs with end()'s store
 
  private:
+  using Files = std::shared_ptr<const std::vector<OwnedFd>>;
+  struct Outgoing {
+    Note note;
+    Files files;  // go first, if there are any
+  };
   struct Importer {
     PeerProcess process;
-    std::deque<Note> outgoing;
-    bool left = false;   // it said Leaving
-    bool ended = false;  // its process did
+    PostAddress post;
+    std::deque<Outgoing> outgoing;
+    bool postFull = false;  // the next packet has to wait for the peer to read
+    bool left = false;      // it said Leaving
+    bool ended = false;     // its process did
     bool gone() const { return left || ended; }
   };
 
@@ -84,7 +100,8 @@ class Watch {
   bool mayEnd();
   void end();
   void post(int peerRank, const Note& note);
-  void postLocked(int peerRank, const Note& note);
+  void postLocked(int peerRank, const Note& note, const Files& files = nullptr);
+  bool sendFiles(Importer& importer);
   void lose(Error error, int culpritRank);
   template <class Action>
   void forEachImporter(const Action& action) {
@@ -99,6 +116,8 @@ class Watch {
   std::unique_ptr<Endpoint> control_;
   const WatchOptions options_;
   const std::shared_ptr<Regions> regions_;
+  std::unique_ptr<HandlePost>
+      post_;  // nullptr: it could not be opened. Sent by the thread, read by the mapper's
   std::unique_ptr<Mapper> mapper_;  // of the thread
 
   mutable std::mutex mutex_;                        // guards everything below but the atomics

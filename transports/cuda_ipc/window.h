@@ -84,7 +84,8 @@ class Window {
 
   std::byte* data() const { return file_ ? pinned_.onDevice() : device_.data(); }  // as kernels address it
   size_t bytes() const { return bytes_; }
-  int file() const { return file_.get(); }  // of a window in host memory
+  int device() const { return device_.device(); }  // of a window in device memory
+  int file() const { return file_.get(); }         // of a window in host memory
   const Nonce& token() const { return token_; }
   // Leaves the memory to the end of the process.
   void abandon() { device_.release(); }

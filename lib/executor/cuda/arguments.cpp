@@ -27,29 +27,6 @@ const char* remedyFor(cudaMemoryType type) {
   }
 }
 
-// Bytes from `data` to the end of its allocation; over the pieces behind it, up to `wanted`, where it may be
-// made of such.
-Result<size_t> bytesBehind(const void* data, int device, size_t wanted) {
-  Result<Allocation> allocation = allocationOf(data);
-  if (!allocation) {
-    return allocation.error();
-  }
-  const auto* const begin = static_cast<const std::byte*>(data);
-  const std::byte* end = std::max(begin, static_cast<const std::byte*>(allocation->base) + allocation->bytes);
-  while (static_cast<size_t>(end - begin) < wanted && mayBePiece(data)) {
-    const Result<PointerKind> kind = kindOf(end);
-    if (!kind || kind->type != cudaMemoryTypeDevice || kind->device != device) {
-      break;
-    }
-    allocation = allocationOf(end);
-    if (!allocation || allocation->base + allocation->bytes <= end) {
-      break;
-    }
-    end = allocation->base + allocation->bytes;
-  }
-  return static_cast<size_t>(end - begin);
-}
-
 }  // namespace
 
 Result<StreamState> stateOf(const std::string& name, int device, cudaStream_t stream) {

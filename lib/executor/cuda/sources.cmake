@@ -26,9 +26,11 @@ set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/retired.cpp
     lib/executor/cuda/setup.cpp
     lib/memory/cuda.cpp
+    lib/memory/pieces.cpp
     lib/topology/gpus_cuda.cpp
     transports/cuda_ipc/connect.cpp
     transports/cuda_ipc/device_windows.cpp
+    transports/cuda_ipc/handle_post.cpp
     transports/cuda_ipc/host_windows.cpp
     transports/cuda_ipc/identity.cpp
     transports/cuda_ipc/lingering.cpp

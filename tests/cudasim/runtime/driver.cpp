@@ -1,4 +1,6 @@
 // Functions of the driver that host code finds by name, as peal does: it never links libcuda.
+#include "tests/cudasim/runtime/driver.h"
+
 #include <cuda.h>
 
 #include <map>
@@ -10,7 +12,7 @@ namespace peal::cudasim {
 namespace {
 
 CUresult getAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr data) {
-  const cudaError_t error = call({"cuMemGetAddressRange", cudaErrorSymbolNotFound}, [&](Lock&) {
+  return driverCall({"cuMemGetAddressRange", cudaErrorSymbolNotFound}, [&](Lock&) {
     const Range* range = runtime().memory.holding(reinterpret_cast<void*>(data));
     if (range == nullptr || !range->isOnDevice()) {
       return cudaErrorSymbolNotFound;  // "not found", as CUDA_ERROR_NOT_FOUND
@@ -23,7 +25,6 @@ CUresult getAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr data) {
     }
     return cudaSuccess;
   });
-  return static_cast<CUresult>(error);
 }
 
 // Writes what the attribute's type is in the driver.
@@ -59,13 +60,12 @@ cudaError_t writeAttribute(void* data, CUpointer_attribute attribute, const Rang
 }
 
 CUresult getPointerAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  const cudaError_t error = call({"cuPointerGetAttribute", cudaErrorInvalidValue}, [&](Lock&) {
+  return driverCall({"cuPointerGetAttribute", cudaErrorInvalidValue}, [&](Lock&) {
     void* const pointer = reinterpret_cast<void*>(address);
     const Range* range = runtime().memory.holding(pointer);
     return data != nullptr && range != nullptr ? writeAttribute(data, attribute, *range, pointer)
                                                : cudaErrorInvalidValue;
   });
-  return static_cast<CUresult>(error);
 }
 
 CUresult getErrorText(const char* (*text)(cudaError_t), CUresult code, const char** result) {
@@ -81,12 +81,18 @@ CUresult getErrorString(CUresult code, const char** result) {
 
 // Guarded by the runtime's mutex.
 std::map<std::string, void*>& functions() {
-  static auto* const table = new std::map<std::string, void*>{
-      {"cuMemGetAddressRange", reinterpret_cast<void*>(getAddressRange)},
-      {"cuPointerGetAttribute", reinterpret_cast<void*>(getPointerAttribute)},
-      {"cuGetErrorName", reinterpret_cast<void*>(getErrorName)},
-      {"cuGetErrorString", reinterpret_cast<void*>(getErrorString)},
-  };
+  static auto* const table = [] {
+    auto* const all = new std::map<std::string, void*>{
+        {"cuMemGetAddressRange", reinterpret_cast<void*>(getAddressRange)},
+        {"cuPointerGetAttribute", reinterpret_cast<void*>(getPointerAttribute)},
+        {"cuGetErrorName", reinterpret_cast<void*>(getErrorName)},
+        {"cuGetErrorString", reinterpret_cast<void*>(getErrorString)},
+    };
+    for (const auto& [name, function] : pieceFunctions()) {
+      (*all)[name] = function;
+    }
+    return all;
+  }();
   return *table;
 }
 

@@ -12,22 +12,6 @@
 namespace peal::cudasim {
 namespace {
 
-// A device of this process, or -1: the machine's device is not visible here.
-int visibleNumber(int physical) {
-  for (int device = 0; device < runtime().visibleDevices(); device++) {
-    if (runtime().physical(device) == physical) {
-      return device;
-    }
-  }
-  return -1;
-}
-
-bool reachesPhysical(int device, int physical) {
-  const Machine& machine = runtime().machine;
-  const int own = runtime().physical(device);
-  return own == physical || !machine.peerAccess || machine.peerAccess(own, physical);
-}
-
 cudaError_t openMemory(Lock& lock, void** devPtr, const FileName& name, unsigned flags) {
   if (!runtime().machine.ipc) {
     return cudaErrorNotSupported;
@@ -38,7 +22,7 @@ cudaError_t openMemory(Lock& lock, void** devPtr, const FileName& name, unsigned
   if (name.process == getpid()) {
     return cudaErrorDeviceUninitialized;  // as CUDA answers the exporting process
   }
-  if (!reachesPhysical(currentDevice(), name.device)) {
+  if (!runtime().reachesPhysical(currentDevice(), name.device)) {
     return cudaErrorPeerAccessUnsupported;
   }
   if (Range* open = runtime().memory.opened(name.process, name.id, currentDevice())) {
@@ -56,7 +40,7 @@ cudaError_t openMemory(Lock& lock, void** devPtr, const FileName& name, unsigned
   range.id = name.id;
   range.exporter = name.process;
   range.opener = currentDevice();
-  const int device = visibleNumber(name.device);
+  const int device = runtime().visibleNumber(name.device);
   range.device = device >= 0 ? device : currentDevice();
   const Range* mapped = runtime().memory.addOpened(lock, fd, range);
   close(fd);

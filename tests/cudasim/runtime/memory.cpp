@@ -49,6 +49,8 @@ const char* kindName(RangeKind kind) {
       return "cudaHostRegister";
     case RangeKind::Opened:
       return "cudaIpcOpenMemHandle";
+    case RangeKind::Mapped:
+      return "cuMemMap";
   }
   return "?";
 }
@@ -132,6 +134,22 @@ Range* MemoryTable::addOpened(Lock&, int fd, const Range& opened) {
   return insert(range);
 }
 
+Range* MemoryTable::addMapped(Lock&, int fd, const Range& mapped) {
+  void* const at = pagesOf(mapped);
+  if (mmap(at, mapped.mappedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    return nullptr;
+  }
+  return insert(mapped);
+}
+
+void MemoryTable::setAccessors(Lock&, Range& range, uint64_t devices) {
+  range.accessors = devices;
+  setDevices(range.base, devices);
+  if (devices != uint64_t{1} << range.device) {
+    setExported(range.base);
+  }
+}
+
 void MemoryTable::remove(Lock&, Range* range) {
   const bool opened = range->kind == RangeKind::Opened;
   endAllocation(range->base, opened                                 ? End::Closed
@@ -193,6 +211,9 @@ uint64_t MemoryTable::devicesThatReach(const Range& range) const {
   }
   if (range.kind == RangeKind::Opened) {
     return uint64_t{1} << range.opener;
+  }
+  if (range.kind == RangeKind::Mapped) {  // peer access does not reach it
+    return range.accessors;
   }
   uint64_t devices = uint64_t{1} << range.device;
   for (const auto& [device, peer] : runtime().peers) {

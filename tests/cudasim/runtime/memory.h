@@ -15,7 +15,7 @@
 
 namespace peal::cudasim {
 
-enum class RangeKind : uint8_t { Device, Pinned, Registered, Opened };
+enum class RangeKind : uint8_t { Device, Pinned, Registered, Opened, Mapped };
 
 struct Range {
   RangeKind kind = RangeKind::Device;
@@ -30,8 +30,11 @@ struct Range {
   pid_t exporter = 0;
   int opener = 0;
   int opens = 0;
+  uint64_t accessors = 0;  // Mapped: devices that cuMemSetAccess named
 
-  bool isOnDevice() const { return kind == RangeKind::Device || kind == RangeKind::Opened; }
+  bool isOnDevice() const {
+    return kind == RangeKind::Device || kind == RangeKind::Opened || kind == RangeKind::Mapped;
+  }
 };
 
 class MemoryTable {
@@ -42,6 +45,9 @@ class MemoryTable {
   Range* addRegistered(Lock& lock, int device, void* data, size_t bytes, unsigned flags);
   // Maps a memory file of another process; it stays the caller's to close.
   Range* addOpened(Lock& lock, int fd, const Range& range);
+  // A piece of cuMemMap, at its place in addresses that are reserved; the file stays the caller's.
+  Range* addMapped(Lock& lock, int fd, const Range& range);
+  void setAccessors(Lock& lock, Range& range, uint64_t devices);
   void remove(Lock& lock, Range* range);
 
   Range* startingAt(const void* address);

@@ -95,6 +95,7 @@ void restart(const Machine& machine) {
   all.graphs.clear(lock);
   all.events.clear();
   all.memory.removeAll(lock);
+  all.pieces.removeAll();
   all.peers.clear();
   all.lost.clear();
   all.trapReports.clear();
@@ -134,6 +135,7 @@ std::vector<std::string> liveObjects() {
   all.graphs.settle(lock);
   std::vector<std::string> lines;
   all.memory.describe(lines);
+  all.pieces.describe(lines);
   for (const StreamRef& stream : all.engine.userStreams(lock)) {
     lines.push_back("cudaStreamCreate: stream " + std::to_string(stream->id) + " of device " +
                     std::to_string(stream->device));

@@ -16,6 +16,7 @@
 #include "tests/cudasim/runtime/events.h"
 #include "tests/cudasim/runtime/graphs.h"
 #include "tests/cudasim/runtime/memory.h"
+#include "tests/cudasim/runtime/pieces.h"
 
 namespace peal::cudasim {
 
@@ -33,6 +34,7 @@ struct Runtime {
 
   Engine engine;
   MemoryTable memory;
+  PieceTable pieces;
   EventTable events;
   GraphTable graphs;
 
@@ -47,6 +49,20 @@ struct Runtime {
   }
   int visibleDevices() const {
     return machine.visible.empty() ? machine.devices : static_cast<int>(machine.visible.size());
+  }
+  // The other way round; -1: the machine's device is not visible here.
+  int visibleNumber(int physicalDevice) const {
+    for (int device = 0; device < visibleDevices(); ++device) {
+      if (physical(device) == physicalDevice) {
+        return device;
+      }
+    }
+    return -1;
+  }
+  // Whether a device of this process can address memory of one of the machine.
+  bool reachesPhysical(int device, int physicalDevice) const {
+    const int own = physical(device);
+    return own == physicalDevice || !machine.peerAccess || machine.peerAccess(own, physicalDevice);
   }
   cudaError_t lostOr(int device, cudaError_t error) const {
     const auto found = lost.find(device);

@@ -113,7 +113,8 @@ class Hold {
 // ---- driver functions ----
 
 // cudaGetDriverEntryPointByVersion finds `function` under this name from now on; nullptr: not any more. Known
-// from the start: cuMemGetAddressRange, cuPointerGetAttribute, cuGetErrorName, cuGetErrorString.
+// from the start: cuMemGetAddressRange, cuPointerGetAttribute, cuGetErrorName, cuGetErrorString, and those of
+// memory by pieces (runtime/pieces_api.cpp).
 void setDriverFunction(const std::string& name, void* function);
 
 // Attributes that cudaFuncGetAttributes reports of a kernel; the simulator cannot know registers or spills.
