@@ -19,7 +19,7 @@
 namespace peal::test {
 namespace {
 
-constexpr std::array<uint8_t, 32> kSecret{2, 7, 1, 8};
+constexpr std::array<uint8_t, 32> kMeasurersSecret{2, 7, 1, 8};
 
 std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
   const Placement placement(labels);
@@ -31,7 +31,7 @@ std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
     threads.emplace_back([&, rank] {
       BoardExchange exchange(board, rank);
       Result<std::unique_ptr<Endpoint>> endpoint = connectShm(
-          exchange, kSecret, {.slotBytes = 16384, .slots = 4, .deadline = Deadline::afterMs(20000)});
+          exchange, kMeasurersSecret, {.slotBytes = 16384, .slots = 4, .deadline = Deadline::afterMs(20000)});
       ASSERT_TRUE(endpoint) << endpoint.error().message;
       const std::atomic<bool> abort{false};
       HostContext context;

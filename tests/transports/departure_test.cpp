@@ -10,10 +10,6 @@ namespace {
 class Departures : public TransportTest {};
 INSTANTIATE_TEST_SUITE_P(Transports, Departures, ::testing::ValuesIn(allTransports()), transportName);
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // The error of a wait for a message that never comes.
 std::string errorOfWaitingFor(const Rank& self, int peer) {
   std::string error;

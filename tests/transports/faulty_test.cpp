@@ -43,10 +43,6 @@ std::string workUntilFault(const Rank& self) {
   return error;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
   for (const uint64_t number : {1U, 2U, 17U, 64U}) {
     runRanks(withPlan(RanksAre::Threads, 1, {.dropAtMessage = number}), 3, {}, [&](const Rank& self) {

@@ -23,6 +23,10 @@
 
 namespace peal::test {
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 inline constexpr std::array<uint8_t, 32> kSecret{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
 inline constexpr int kTestLimitMs = 60000;
 

@@ -12,16 +12,16 @@
 namespace peal::test {
 namespace {
 
-const LinkTable kLinks{{0.75, 0.125, 0.0001}, {31.5, 4, 1.0 / 3}};
+const LinkTable kUnround{{0.75, 0.125, 0.0001}, {31.5, 4, 1.0 / 3}};
 
 TEST(Links, SurviveTheirText) {
-  const Result<LinkTable> read = parseLinks(formatLinks(kLinks), "test");
+  const Result<LinkTable> read = parseLinks(formatLinks(kUnround), "test");
   ASSERT_TRUE(read) << read.error().message;
-  EXPECT_EQ(*read, kLinks);
-  EXPECT_EQ(hashOf(*read), hashOf(kLinks));
-  LinkTable other = kLinks;
+  EXPECT_EQ(*read, kUnround);
+  EXPECT_EQ(hashOf(*read), hashOf(kUnround));
+  LinkTable other = kUnround;
   other.between.usPerByte = std::nextafter(other.between.usPerByte, 1.0);
-  EXPECT_NE(hashOf(other), hashOf(kLinks));
+  EXPECT_NE(hashOf(other), hashOf(kUnround));
 }
 
 TEST(Links, MayHaveCommentsAndBlanks) {
@@ -41,7 +41,7 @@ void expectRefused(const std::string& text, const std::string& part) {
 }
 
 TEST(Links, NameWhatIsWrong) {
-  const std::string good = formatLinks(kLinks);
+  const std::string good = formatLinks(kUnround);
   expectRefused("", "costs.txt: inside_latency_us is missing");
   expectRefused(good + "between_gap_us 3\n", "costs.txt, line 8: between_gap_us stands there twice");
   expectRefused("speed 3\n", "costs.txt, line 1: unknown key \"speed\"; known are inside_latency_us");
@@ -57,10 +57,10 @@ TEST(LinksFile, IsWrittenWholeAndReadBack) {
   Result<std::optional<LinkTable>> read = readLinksFile(path);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_FALSE(read->has_value());
-  writeLinksFile(path, kLinks);
+  writeLinksFile(path, kUnround);
   read = readLinksFile(path);
   ASSERT_TRUE(read) << read.error().message;
-  EXPECT_EQ(**read, kLinks);
+  EXPECT_EQ(**read, kUnround);
   EXPECT_FALSE(std::filesystem::exists(path + ".part"));
   std::ofstream(path) << "nonsense\n";
   read = readLinksFile(path);

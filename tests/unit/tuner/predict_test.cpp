@@ -16,13 +16,13 @@ using namespace record;
 namespace {
 
 // 1 Gbit/s between nodes; the simulator knows no gap.
-const LinkTable kLinks{{1, 0, 1.0 / 4000}, {40, 0, 1.0 / 125}};
+const LinkTable kWithoutGap{{1, 0, 1.0 / 4000}, {40, 0, 1.0 / 125}};
 
 double simulatedUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes) {
   const AlgorithmTraits promised = traitsOf(algorithm, nodes, choice.ahead);
   const Blocks blocks{bytes, promised.cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
-  NetworkModel model{kLinks.inside.latencyUs, kLinks.inside.usPerByte, 0, 4};
-  model.between = {kLinks.between.latencyUs, kLinks.between.usPerByte};
+  NetworkModel model{kWithoutGap.inside.latencyUs, kWithoutGap.inside.usPerByte, 0, 4};
+  model.between = {kWithoutGap.between.latencyUs, kWithoutGap.between.usPerByte};
   const Operation operation{promised.collective, nodes.ranks, 0,           blocks,
                             choice.chunkBytes,   nodes,       choice.ahead};
   const Program program = recordProgram(operation, recordedAlgorithm(algorithm), promised.stages);
@@ -42,7 +42,7 @@ TEST_P(Predicted, IsNearTheSimulatedTime) {
       for (const size_t bytes : {size_t{64}, size_t{8192}, size_t{262144}, size_t{4} << 20}) {
         for (const int ahead : {0, 1}) {
           const Choice choice{.chunkBytes = 65536, .ahead = ahead};
-          const double predicted = Prediction(algorithm, *placement, bytes).us(choice, kLinks);
+          const double predicted = Prediction(algorithm, *placement, bytes).us(choice, kWithoutGap);
           const double simulated = simulatedUs(algorithm, choice, *placement, bytes);
           ASSERT_GT(simulated, 0);
           const double ratio = predicted / simulated;
