@@ -36,7 +36,7 @@ Network::Network(int rank, int size, const NetworkOptions& options, std::unique_
       departures_(static_cast<size_t>(size)),
       ends_(static_cast<size_t>(size)) {
   for (const int peer : peers_) {
-    links_[static_cast<size_t>(peer)] = std::make_unique<CountedLink>(fabric_->link(peer));
+    links_[static_cast<size_t>(peer)] = std::make_unique<CountedLink>(fabric_->link(peer), inChild_);
   }
   if (peers_.empty()) {
     alone_.resize(slotBytes_);
@@ -89,6 +89,9 @@ void Network::postAll(size_t bytes, const Digest& digest) {
 // ---- progress and health ----
 
 void Network::poll() {
+  if (inChild_.load(std::memory_order_relaxed)) {
+    return;  // what a child reads, its parent does not get
+  }
   fabric_->poll();
   if (mesh_->haveMail()) {
     for (const Mail& mail : mesh_->takeMail()) {
@@ -215,6 +218,10 @@ PeerState Network::peerState(int peerRank) {
 
 uint32_t Network::prepareSleep() {
   const uint32_t token = bell_->count();
+  if (inChild_.load(std::memory_order_relaxed)) {
+    pending_ = true;
+    return token;
+  }
   pending_ = !fabric_->arm() || mesh_->haveMail();
   if (elsewhere_ && !pending_) {
     mesh_->watch(fabric_->eventDescriptor());

@@ -33,7 +33,7 @@ class Network final : public NetworkEndpoint, private ForkListener {
   void postAll(size_t bytes, const Digest& digest) override;
   void poll() override;
   bool needsPoll() const override { return true; }
-  bool settled() override { return fabric_->settled(); }
+  bool settled() override { return inChild_.load(std::memory_order_relaxed) || fabric_->settled(); }
   Result<void> progress(int waitingForRank) override;
   bool faulted() const override {
     return fault_.raised() || mesh_->grave() || fabricSuspect() || inChild_.load(std::memory_order_relaxed);

@@ -1,4 +1,6 @@
-// A fabric's link, with counts of what went through: how a farewell says what is still on its way.
+// A fabric's link, with counts of what went through: how a farewell says what is still on its way. Closed in
+// a forked child, where the connections and the memory behind it are the parent's: nothing can be staged or
+// received there, so that every wait finds out (Endpoint::faulted()).
 //
 // Owned by the network endpoint.
 #pragma once
@@ -10,25 +12,27 @@ namespace peal::network {
 
 class CountedLink final : public Link {
  public:
-  explicit CountedLink(Link& inner) : inner_(inner) {}
+  CountedLink(Link& inner, const std::atomic<bool>& inChild) : inner_(inner), inChild_(inChild) {}
 
-  std::byte* tryStage(size_t bytes) override { return inner_.tryStage(bytes); }
+  std::byte* tryStage(size_t bytes) override { return closed() ? nullptr : inner_.tryStage(bytes); }
   void post(size_t bytes, const Digest& digest) override {
     inner_.post(bytes, digest);
     raise(sent_);
   }
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override {
-    if (!inner_.tryPostReference(data, bytes, digest)) {
+    if (closed() || !inner_.tryPostReference(data, bytes, digest)) {
       return false;
     }
     raise(sent_);
     return true;
   }
-  bool canReference(const std::byte* data, size_t bytes) override { return inner_.canReference(data, bytes); }
-  bool drained() override { return inner_.drained(); }
+  bool canReference(const std::byte* data, size_t bytes) override {
+    return !closed() && inner_.canReference(data, bytes);
+  }
+  bool drained() override { return !closed() && inner_.drained(); }
   uint64_t posted() const override { return inner_.posted(); }
-  bool released(uint64_t count) override { return inner_.released(count); }
-  bool tryReceive(Arrival& arrival) override { return inner_.tryReceive(arrival); }
+  bool released(uint64_t count) override { return !closed() && inner_.released(count); }
+  bool tryReceive(Arrival& arrival) override { return !closed() && inner_.tryReceive(arrival); }
   void release() override {
     inner_.release();
     raise(taken_);
@@ -39,12 +43,14 @@ class CountedLink final : public Link {
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
  private:
+  bool closed() const { return inChild_.load(std::memory_order_relaxed); }  // set by the fork, not a thread
   // Only the endpoint's user writes: no read-modify-write needed.
   static void raise(std::atomic<uint64_t>& count) {
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
   Link& inner_;
+  const std::atomic<bool>& inChild_;
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> taken_{0};
 };

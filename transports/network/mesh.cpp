@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::milliseconds kAskEvery{50};
 constexpr std::chrono::milliseconds kLastWords{300};  // for a farewell whose connection is full
 constexpr size_t kMailMost = 1024;                    // of one peer, not yet taken
+constexpr size_t kUnsentMostBytes = 1 << 20;          // to one peer, when it still asks for more
+constexpr int kReadsMost = 16;  // of one connection before others, and callers, get a turn
 constexpr uint64_t kStopTag = UINT64_MAX;
 constexpr uint64_t kWatchTag = UINT64_MAX - 1;
 
@@ -149,7 +151,8 @@ void Mesh::serve() {
 
 void Mesh::receive(Peer& peer) {
   std::array<std::byte, 8192> buffer;
-  while (!peer.departure.ended) {
+  // What is left makes the descriptor readable again.
+  for (int reads = 0; reads < kReadsMost && !peer.departure.ended; ++reads) {
     const ssize_t got = ::recv(peer.socket.fd(), buffer.data(), buffer.size(), 0);
     if (got < 0 && errno == EINTR) {
       continue;
@@ -182,6 +185,9 @@ void Mesh::receive(Peer& peer) {
 bool Mesh::take(Peer& peer, const Frame& frame) {
   switch (static_cast<Kind>(frame.type)) {
     case Kind::StateRequest:
+      if (peer.unsent.size() > kUnsentMostBytes) {
+        return false;  // it asks on and on, and reads no answer
+      }
       sendFrame(peer, Kind::State, encode(own_));
       return true;
     case Kind::State: {

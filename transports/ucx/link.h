@@ -4,7 +4,7 @@
 // slot is free again when the peer has released its message and UCX has let go of the memory. Incoming: a
 // ring of the same number of slots; a message is placed by its sequence number, so the order of arrival does
 // not matter. Credits travel in the headers of messages that go the other way, and alone only when the peer
-// has none left.
+// has none left, when many are due, or when it leaves and waits for the last ones.
 //
 // Owned and called by UcxFabric. Trusts no number that arrives: what does not fit becomes the fabric's fault.
 #pragma once
