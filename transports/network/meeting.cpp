@@ -258,7 +258,10 @@ class Meeting {
       }
       sendAtOnce(caller.socket);
       if (callers_.size() >= awaited_.size() + kStrangersBeyondPeers) {
-        callers_.pop_front();
+        // Who has shown that it knows the secret stays: it counts on an answer.
+        const auto unproven =
+            std::find_if(callers_.begin(), callers_.end(), [](const Caller& one) { return !one.opened; });
+        callers_.erase(unproven != callers_.end() ? unproven : callers_.begin());
         ++strangers_;
       }
       callers_.push_back(std::move(caller));

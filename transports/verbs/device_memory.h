@@ -1,7 +1,8 @@
-// Registering a GPU's memory with a NIC, for whoever sends from it: first as a dmabuf, the kernel's own way,
-// then through a peer memory module (nvidia_peermem).
+// Registering a GPU's memory with a NIC: first as a dmabuf, the kernel's own way, then through a peer memory
+// module (nvidia_peermem).
 //
-// Not verified on hardware: soft-RoCE refuses both, so tests reach only the order of attempts and the errors.
+// Nobody calls it yet: messages of GPUs go through the proxy's host memory. Not tested, not verified on
+// hardware; soft-RoCE refuses both ways.
 #pragma once
 #include <cstddef>
 
