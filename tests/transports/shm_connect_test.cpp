@@ -301,10 +301,18 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
     Result<std::unique_ptr<Endpoint>> endpoint = connectShm(exchange, kSecret, optionsFor());
     ASSERT_TRUE(endpoint) << endpoint.error().message;
     const Rank self{rank, 2, **endpoint, exchange};
+    sendMessage(self, 1 - rank, pattern(rank, 0, 20), digestOf(0));
+    self.meet();
     if (rank == 0) {
       const size_t before = openFiles();
       expectAllSucceeded(runProcesses(1, std::chrono::seconds(20), [&](const Child&) {
         EXPECT_EQ(openFiles(), before) << "one pipe more, one socket less";
+        // A wait asks the link first: nothing goes out in the parent's name, and nothing of its mail is
+        // taken.
+        EXPECT_EQ(self.link(1).tryStage(500), nullptr);
+        EXPECT_EQ(self.endpoint.tryStageAll(8), nullptr);
+        Arrival arrival;
+        EXPECT_FALSE(self.link(1).tryReceive(arrival));
         EXPECT_TRUE(self.endpoint.faulted());
         const Result<void> health = self.endpoint.progress(1);
         EXPECT_FALSE(health);
@@ -316,6 +324,7 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
       }));
     }
     self.meet();
+    expectMessage(self, 1 - rank, pattern(1 - rank, 0, 20), digestOf(0));
     sendMessage(self, 1 - rank, pattern(rank, 1, 500), digestOf(1));
     expectMessage(self, 1 - rank, pattern(1 - rank, 1, 500), digestOf(1));
     EXPECT_TRUE(self.endpoint.progress(1 - rank));

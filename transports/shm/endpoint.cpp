@@ -98,6 +98,11 @@ void ShmEndpoint::inForkedChild() noexcept {
   for (Peer& peer : membership_.peers) {
     peer.socket.reset();
   }
+  for (const std::unique_ptr<ShmLink>& link : links_) {
+    if (link) {
+      link->closeInChild();
+    }
+  }
   station_.regions.forgetSockets();
   inChild_.store(true, std::memory_order_relaxed);
 }

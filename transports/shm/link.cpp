@@ -49,11 +49,20 @@ bool Station::fits(size_t bytes, bool stagedInline) {
   return bytes <= most;
 }
 
+void ShmLink::closeInChild() noexcept {
+  slots_ = 0;
+  shown_ = false;
+  received_ += uint64_t{1} << 31;  // no flag in the ring is near that number
+}
+
 // ---- outgoing ----
 
 bool ShmLink::hasCredit() {
   if (posted_ - released_ < slots_) {
     return true;
+  }
+  if (slots_ == 0) {
+    return false;
   }
   // Pairs with the store in the peer's release(): what it read of the slot, it has read.
   const uint64_t now = outCredit_.released.load(std::memory_order_acquire);

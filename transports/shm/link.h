@@ -48,6 +48,9 @@ class ShmLink final : public Link {
   void release() override;
 
   // For the endpoint.
+  // In a forked child, where the other end of everything is the parent's: no credit and no message any more, so
+  // that every wait finds out what is wrong (Endpoint::faulted()).
+  void closeInChild() noexcept;
   bool hasCredit();
   // Without waking the peer: write to all, fence once, then wake all.
   void publishInline(const InlineBytes& data, size_t bytes, const Digest& digest);
@@ -73,7 +76,7 @@ class ShmLink final : public Link {
 
   Station& station_;
   const int peerRank_;
-  const uint32_t slots_;
+  uint32_t slots_;  // 0 once closeInChild() was called
   const size_t slotBytes_;
 
   // Outgoing. The counts never wrap: 2^64 messages.

@@ -110,6 +110,9 @@ Result<void> UcxFabric::makeLinks(const std::vector<Card>& cards, const std::vec
 }
 
 Result<void> UcxFabric::makeEndpoint(UcxLink& link, const Card& card) {
+  if (card.address.empty()) {
+    return Error{pealRemoteError, fmt::format("rank {} gave no address of its UCX worker", link.peerRank())};
+  }
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
