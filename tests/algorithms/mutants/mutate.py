@@ -245,7 +245,6 @@ TREE = [
     ("doublingAllReduce", "port.copyFinish(c);", "port.copy(c);"),
     ("doublingAllReduce", "port.recv(speaker, c);", "port.recvReduceCopy(speaker, c);"),
     ("doublingAllReduce", "if (own != speaker) {", "if (own != node) {"),
-    ("doublingAllReduce", "if (node < power) {", "if (node <= power) {"),
     ("doublingAllReduce", "holdNode(port, nodes, c);", "port.holdIn(c);"),
     ("doublingAllReduce", "port.sendOut(localPeer(port, nodes, k), c);", "port.send(localPeer(port, nodes, k), c);"),
 
