@@ -1,8 +1,22 @@
-// Options that every test program built with the thread sanitizer needs; linked into each (peal_test).
-//
+// What every test program needs in order to run under the thread sanitizer; linked into each (peal_test).
+#include <cstdlib>
+
 // A rendezvous's root thread ends by itself and is joined when the next one starts or the process exits. A
 // test's child process leaves by _exit(), where that join does not happen, and the sanitizer would call the
 // finished thread a leak.
 extern "C" const char*
 __tsan_default_options();  // NOLINT(bugprone-reserved-identifier): the sanitizer's name
 extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
+
+#ifdef __SANITIZE_THREAD__
+namespace {
+
+// UCX replaces madvise and others in the whole process, also where the sanitizer calls them before a thread
+// is ready for its locks: the process would crash. It has no other switch for that.
+__attribute__((constructor)) void keepUcxFromReplacingFunctions() {
+  setenv("UCX_MEM_EVENTS", "n", 0);
+  setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
+}
+
+}  // namespace
+#endif
