@@ -20,6 +20,8 @@ using cudasim::DeviceBuffer;
 
 // The optimizer's arrays, each at `shift` elements behind an aligned address.
 struct Shard {
+  enum Array { kNone, kWeight, kMaster, kMoment1, kMoment2 };
+
   Shard(size_t elements, size_t shiftElements, unsigned seed) : count(elements), shift(shiftElements) {
     std::mt19937 engine(seed);
     std::normal_distribution<float> normal(0, 1);
@@ -31,7 +33,9 @@ struct Shard {
       weight.push_back(toBf16(master.back()));
     }
   }
+  size_t shiftOf(Array array) const { return array == apart ? shift + 1 : shift; }
   size_t count, shift;
+  Array apart = kNone;  // lies one element further than the others
   std::vector<uint16_t> gradient, weight;
   std::vector<float> master, moment1, moment2;
 };
@@ -83,9 +87,11 @@ constexpr uint64_t kSeed = 77, kFirstIndex = 1'000'003;
 
 // What the kernel leaves in `shard`; the control block afterwards is returned.
 pealAdamwControl_t runKernel(Shard& shard, const Steps& run) {
-  OnDevice<uint16_t> gradient(shard.gradient, shard.shift), weight(shard.weight, shard.shift);
-  OnDevice<float> master(shard.master, shard.shift), moment1(shard.moment1, shard.shift),
-      moment2(shard.moment2, shard.shift);
+  OnDevice<uint16_t> gradient(shard.gradient, shard.shift),
+      weight(shard.weight, shard.shiftOf(Shard::kWeight));
+  OnDevice<float> master(shard.master, shard.shiftOf(Shard::kMaster)),
+      moment1(shard.moment1, shard.shiftOf(Shard::kMoment1)),
+      moment2(shard.moment2, shard.shiftOf(Shard::kMoment2));
   OnDevice<pealAdamwControl_t> control({run.control}, 0);
   OnDevice<pealAdamwSegment_t> segments(run.segments, 0);
   AdamwStepArgs args{};
@@ -169,6 +175,18 @@ TEST(DeviceAdamw, EqualsTheHostsLoops) {
       EXPECT_EQ(control.step, 3u);
       EXPECT_EQ(control.reserved, 0u);
     }
+  }
+}
+
+TEST(DeviceAdamw, TakesArraysThatAreNotAlignedTogether) {
+  for (const Shard::Array array : {Shard::kWeight, Shard::kMaster, Shard::kMoment1, Shard::kMoment2}) {
+    SCOPED_TRACE(array);
+    Shard kernel(200, 0, 5), loops(kernel);
+    kernel.apart = array;
+    const Steps run;
+    runKernel(kernel, run);
+    runLoops(loops, run);
+    expectEqualBits(kernel, loops);
   }
 }
 

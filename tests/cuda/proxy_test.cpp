@@ -331,6 +331,7 @@ TEST(Proxy, BelievesNothingThatAPeerSends) {
   const Lie lies[] = {
       {"channel", 0, uint64_t{9} << 32 | 1, "channel 9 of 2"},
       {"number", 8, 5, "message 5 after 0"},
+      {"number for whose slot there is room", 8, 2, "message 2 after 0"},
       {"credits", 16, 77, "credit for 77 messages"},
       {"address", 64, 1 << 20, "at address 0x100000"},
       {"bytes", 72, 4096, "for a message of 4096 bytes"},

@@ -1,4 +1,4 @@
-// Which seeded defect is switched on. Asked by the mutated copies of the kernels, set by program.cpp.
+// Which seeded defect is switched on. Asked by the mutated copies, set by program.cpp and host/chosen.cpp.
 #pragma once
 #include <type_traits>
 

@@ -11,7 +11,7 @@ writes OUTPUT_FOLDER/<path of each file>, and OUTPUT_FOLDER/mutants.txt: a line 
 "number<TAB>file<TAB>what it is".
 
 A row is (what the defect is, snippet, defect). Both are expressions, or both statements (they end with a
-semicolon; an empty defect leaves the statement out).
+semicolon; an empty defect leaves the statement out). host/table.py has those of the host code.
 """
 import sys
 from pathlib import Path
@@ -194,15 +194,15 @@ def mutate(text, file, rows):
     return "".join(parts + [text[at:]])
 
 
-def main():
-    project, output = Path(sys.argv[1]), Path(sys.argv[2])
+def write(tables, project, output):
+    """The copies, and the listing. tables: {file: [(what, snippet, defect, more ...)]}."""
     number, listing = 0, []
-    for file, table in TABLE.items():
+    for file, table in tables.items():
         rows = []
-        for what, snippet, defect in table:
+        for what, snippet, defect, *more in table:
             number += 1
             rows.append((number, what, snippet, defect))
-            listing.append(f"{number}\t{Path(file).name}\t{what}\n")
+            listing.append("\t".join([str(number), Path(file).name, what, *more]) + "\n")
         text = mutate((project / file).read_text(encoding="utf-8"), file, rows)
         target = output / file
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -212,4 +212,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    write(TABLE, Path(sys.argv[1]), Path(sys.argv[2]))

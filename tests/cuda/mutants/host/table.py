@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Seeded defects of what mutate.py's programs do not run: the transport's host code, the proxy, the order of
+launches, and AdamW. Writes the mutated copies as mutate.py does.
+
+    table.py PROJECT_FOLDER OUTPUT_FOLDER
+
+A row is (what the defect is, snippet, defect, the test that notices it).
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from mutate import write  # noqa: E402  (beside this folder)
+
+IPC = "transports/cuda_ipc/"
+CUDA = "lib/executor/cuda/"
+READS = "DeviceMemory.PeersReadRegisteredBuffersInPlace"
+TORN = "DeviceMemory.LinesAreTornWhereOnePairIsNotOnNvlink"
+KILLED = "DeviceMemory.AKilledPeerIsALossAndHoldsNothing"
+BELIEVES = "Proxy.BelievesNothingThatAPeerSends"
+ADAMW = "DeviceAdamw.EqualsTheHostsLoops"
+SEGMENTS = "DeviceAdamw.DecaysBySegments"
+
+TABLE = {
+    IPC + "regions.cpp": [
+        ("every address is the buffer's start", "address + static_cast<uint64_t>(data - region.data)", "address", READS),
+        ("a range may go beyond the buffer", "bytes <= region.bytes - static_cast<size_t>(data - region.data)", "true",
+         READS),
+    ],
+    IPC + "mapper.cpp": [
+        ("the buffer's place in its allocation left out", "reinterpret_cast<uint64_t>(base) + note.offset",
+         "reinterpret_cast<uint64_t>(base)", READS),
+    ],
+    IPC + "device_windows.cpp": [
+        ("peer access not asked for", "can == 0", "false", "DeviceMemory.AllFallBackWhereOnePairHasNoPeerAccess"),
+        ("every path keeps lines whole", "atomics != 0", "true", TORN),
+        ("other ranks' lines do not count", "other.linesWhole != 0", "true", TORN),
+    ],
+    IPC + "watch.cpp": [
+        ("a window is freed while peers may write it", "importer.ended || (importer.left && importer.outgoing.empty())",
+         "true", "DeviceMemory.AWindowOutlivesItsOwnerAsLongAsAPeerMayWriteIt"),
+        ("a peer's death is no loss", "lose(health.error(), control_->culpritRank());", "", KILLED),
+        ("a death is another rank's", "lose(health.error(), control_->culpritRank());",
+         "lose(health.error(), control_->culpritRank() + 1);", KILLED),
+    ],
+    CUDA + "order.cpp": [
+        ("a communicator's streams are not ordered", "PEAL_TRY((*mark)->awaitOn(state.stream));", "",
+         "ApiCalls.OneCommunicatorIsOrderedAcrossStreams"),
+        ("a graph's end goes unnoticed", "(*held)->destroyed.store(true, std::memory_order_release);", "",
+         "ApiGraphs.ACommunicatorWithGraphsCannotBeDestroyed"),
+    ],
+    CUDA + "proxy.cpp": [
+        ("links with too small slots accepted", "network->slotBytes() < sizeof(Header) + options.shape.slotBytes",
+         "false", "Proxy.SaysThatTheNetworksSlotsAreTooSmall"),
+        ("closing waits for nobody", "!flushed_.load(std::memory_order_acquire)", "false",
+         "Proxy.CloseSaysThatAPeerHasNotTakenWhatWasSent"),
+    ],
+    CUDA + "proxy_traffic.cpp": [
+        ("payloads put to the slot's start",
+         "peer.base + inboxOffset() + shape.slot(channel, slot) + header.message.address",
+         "peer.base + inboxOffset() + shape.slot(channel, slot)", "Proxy.NodesInsideAndProxiesBetween"),
+        ("credit for what was not sent believed", "header.released > state.forwarded", "false", BELIEVES),
+        ("a channel that is not there believed", "header.channel >= static_cast<uint32_t>(shape.channels)", "false",
+         BELIEVES),
+        ("a message out of turn believed", "header.number != state.received + 1", "false", BELIEVES),
+    ],
+    CUDA + "adamw.cuh": [
+        ("decay of the segment before", "loadGlobal(&state.segments[middle].end) > index",
+         "loadGlobal(&state.segments[middle].end) >= index", SEGMENTS),
+        ("rounding by the place in the shard", "state.firstIndex + index", "index", SEGMENTS),
+        ("last elements left out", "tail + thread", "tail + thread + 1", ADAMW),
+        ("vectors where one array does not lie for them", "at(state.moment2 + range.begin + head) == 0", "true",
+         "DeviceAdamw.TakesArraysThatAreNotAlignedTogether"),
+    ],
+}
+
+if __name__ == "__main__":
+    write(TABLE, Path(sys.argv[1]), Path(sys.argv[2]))
