@@ -48,8 +48,8 @@ class ShmLink final : public Link {
   void release() override;
 
   // For the endpoint.
-  // In a forked child, where the other end of everything is the parent's: no credit and no message any more, so
-  // that every wait finds out what is wrong (Endpoint::faulted()).
+  // In a forked child, where the other end of everything is the parent's: no credit and no message any more,
+  // so that every wait finds out what is wrong (Endpoint::faulted()).
   void closeInChild() noexcept;
   bool hasCredit();
   // Without waking the peer: write to all, fence once, then wake all.
