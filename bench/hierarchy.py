@@ -33,10 +33,17 @@ def formula_bytes(algorithm, per_host, size):
 
 
 def measure(made, program, per_host, algorithm, size, folder):
-    """Seconds of one call, and bytes that the busiest host sent for it, start and warm-up included in neither."""
+    """Seconds of one call, and bytes that the busiest host sent for it; start and warm-up are taken off by a run with
+    fewer calls."""
+    seconds, sent = run(made, program, per_host, algorithm, size, folder, ITERATIONS)
+    _, less = run(made, program, per_host, algorithm, size, folder, 1)
+    return seconds, (sent - less) / (2 * (ITERATIONS - 1))  # out of place and in place
+
+
+def run(made, program, per_host, algorithm, size, folder, iterations):
     report = os.path.join(folder, "report.json")
     before = [made.sent_bytes(index) for index in range(len(per_host))]
-    command = [program, "-b", str(size), "-e", str(size), "-n", str(ITERATIONS), "-w", str(WARM_UP), "-c", "0", "-R", "1",
+    command = [program, "-b", str(size), "-e", str(size), "-n", str(iterations), "-w", str(WARM_UP), "-c", "0", "-R", "1",
                "-J", report]
     for one in hosts.run_ranks(made, per_host, command, limit_s=600, PEAL_ALGO=algorithm):
         if one.returncode != 0:
@@ -44,8 +51,7 @@ def measure(made, program, per_host, algorithm, size, folder):
     sent = max(made.sent_bytes(index) - start for index, start in enumerate(before))
     with open(report, encoding="utf-8") as file:
         result = json.load(file)["results"][0]
-    # Out of place and in place, each with its warm-up.
-    return result["out_of_place"]["time"] / 1e6, sent / (2 * (ITERATIONS + WARM_UP))
+    return result["out_of_place"]["time"] / 1e6, sent
 
 
 def main():

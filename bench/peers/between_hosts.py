@@ -23,7 +23,24 @@ import hosts  # noqa: E402 (found by the line above)
 PACKAGES = ["libgloo-dev", "libopenmpi-dev", "openmpi-bin"]
 # Bytes, and iterations that take a tenth of a second or so.
 SIZES = [(8, 2000), (1 << 10, 2000), (32 << 10, 500), (256 << 10, 200), (1 << 20, 100), (8 << 20, 12), (64 << 20, 3)]
-LIMIT_S = 300
+LIMIT_S = 60
+
+
+class Failed(Exception):
+    """A contender did not get through; the text is what it said."""
+
+
+def outcome(process):
+    """What it printed. Ends it at the limit: a peer that hangs busily would take the machine with it."""
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise Failed(f"it did not end within {LIMIT_S} s") from None
+    if process.returncode != 0:
+        raise Failed(err.strip().splitlines()[-1] if err.strip() else f"exit status {process.returncode}")
+    return out
 
 
 def build(folder):
@@ -51,7 +68,7 @@ def rows_of(text):
     found = {}
     for size, time_us, wrong in re.findall(r"(?m)^row (\d+) ([\d.]+) (\d+)$", text):
         if wrong != "0":
-            sys.exit(f"{wrong} wrong elements at {size} bytes")
+            raise Failed(f"{wrong} wrong elements at {size} bytes")
         found[int(size)] = float(time_us)
     return found
 
@@ -63,7 +80,7 @@ def run_peal(made, program, sizes, folder):
         command = [program, "-b", str(size), "-e", str(size), "-n", str(iterations), "-w", "3", "-R", "1", "-J", report]
         done = hosts.run_ranks(made, (1, 1), command, limit_s=LIMIT_S)
         if any(one.returncode != 0 for one in done):
-            sys.exit(f"peal: {done[0].stderr}{done[1].stderr}")
+            raise Failed(f"{done[0].stderr}{done[1].stderr}")
         with open(report, encoding="utf-8") as file:
             result = json.load(file)["results"][0]
         found[size] = result["out_of_place"]["time"]
@@ -82,10 +99,7 @@ def run_open_mpi(made, program, sizes, variant):
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          env=hosts.clean_environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                                                    **variables))
-    out, err = process.communicate(timeout=LIMIT_S)
-    if process.returncode != 0:
-        sys.exit(f"Open MPI: {err}")
-    return rows_of(out)
+    return rows_of(outcome(process))
 
 
 def run_gloo(made, program, sizes, algorithm):
@@ -93,10 +107,12 @@ def run_gloo(made, program, sizes, algorithm):
         ranks = [made.start(rank, [program, sizes_text(sizes), str(rank), "2", made.address(rank), store, algorithm],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                  for rank in range(2)]
-        outputs = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        if any(rank.returncode != 0 for rank in ranks):
-            sys.exit(f"gloo: {outputs[0][1]}{outputs[1][1]}")
-        return rows_of(outputs[0][0])
+        try:
+            return rows_of([outcome(rank) for rank in ranks][0])
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
 
 
 def contenders(peal, built, folder):
@@ -140,8 +156,17 @@ def main():
         run = contenders(peal, built, folder)
         with hosts.Hosts(2, arguments.rate) as made:
             for number in range(arguments.rounds):
-                for name, contender in run.items():
-                    for size, time_us in contender(made, sizes).items():
+                for name in list(run):
+                    try:
+                        found = run[name](made, sizes)
+                    except Failed as failure:
+                        if name == "peal":
+                            sys.exit(f"peal: {failure}")
+                        print(f"# without {name}, which failed: {failure}")
+                        del run[name]
+                        times.pop(name, None)
+                        continue
+                    for size, time_us in found.items():
                         times.setdefault(name, {}).setdefault(size, []).append(time_us)
                 print(f"# round {number + 1} of {arguments.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
     medians = {name: {size: statistics.median(all_) for size, all_ in of.items()} for name, of in times.items()}
