@@ -117,7 +117,7 @@ std::vector<Setting> settingsFor(const FabricOptions& options, const UcxOptions&
   all.push_back({"TCP_SNDBUF", std::to_string(wantedSocketBytes(options)), false});
   if (usesOnlyTcp()) {
     // Over TCP UCX aborts the process if a peer dies while a send of the kind "zcopy" waits for the socket
-    // (1.13 to 1.22: uct_tcp_ep_sendv completes it twice).
+    // (uct_tcp_ep_sendv completes it twice; met with 1.13.1).
     all.push_back({"ZCOPY_THRESH", "inf", false});
   }
   std::erase_if(all, [](const Setting& setting) {
