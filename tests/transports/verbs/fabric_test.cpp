@@ -164,8 +164,9 @@ TEST(VerbsFabric, OnlyTheLastOfManyShortMessagesAsksForACompletion) {
     ASSERT_TRUE(self.connected);
     EXPECT_TRUE(exchangeStreams(self, 200, 256));
   });
-  // 400 messages with data, each acknowledged, and as many credits, most of them not.
-  EXPECT_GE(world.delivered(), 800U);
+  // 400 messages with data, each acknowledged, and credits, most of them not: about as many, for now and then
+  // one says what two would.
+  EXPECT_GE(world.delivered(), 700U);
   EXPECT_LT(world.completions(), 500U);
 }
 
