@@ -198,6 +198,26 @@ typedef struct {
 } pealZeroCounters_t;
 PEAL_API pealResult_t pealZeroGetCounters(pealZero_t zero, pealZeroCounters_t* counters);
 
+/* One stretch of time of a trace. */
+typedef enum {
+  pealZeroSpanCollective = 0, /* on the engine's stream: a collective, waiting for other ranks included */
+  pealZeroSpanWait = 1,       /* the caller's thread, inside a call, until communication was done */
+} pealZeroSpanKind_t;
+typedef struct {
+  pealZeroSpanKind_t kind;
+  int counter; /* pealZeroAllReduce ...: what ran, or the last of what was waited for */
+  int index;   /* whose: the bucket, from 0 in the order of their launch; at stage 3 the unit; -1: neither */
+  uint64_t bytesSent;     /* by this rank; 0 for a wait */
+  int64_t beginNs, endNs; /* CLOCK_MONOTONIC */
+} pealZeroSpan_t;
+typedef void (*pealZeroTrace_t)(void* user, const pealZeroSpan_t* span);
+
+/* Calls trace for every span from now on: on the caller's thread, inside later calls of the engine, some time
+ * after the span's end; collectives in the order of issue. The spans' lengths are what the reports' seconds
+ * are made of, to the nanosecond. trace NULL: ends it, after all that is queued was done and told; without
+ * that the last spans are lost. Local. */
+PEAL_API pealResult_t pealZeroSetTrace(pealZero_t zero, pealZeroTrace_t trace, void* user);
+
 /* The communicator that the engine made for itself, for pealCommGetStats. Owned by the engine. */
 PEAL_API pealResult_t pealZeroGetComm(pealZero_t zero, pealComm_t* comm);
 

@@ -96,6 +96,7 @@ class Engine {
     check(pealZeroGetMemory(zero_, &arenas, &count));
     return {arenas, count};
   }
+  void setTrace(pealZeroTrace_t trace, void* user) { check(pealZeroSetTrace(zero_, trace, user)); }
   pealZero_t handle() const { return zero_; }
 
  private:

@@ -200,6 +200,10 @@ pealResult_t pealZeroGetCounters(pealZero_t zero, pealZeroCounters_t* counters) 
   });
 }
 
+pealResult_t pealZeroSetTrace(pealZero_t zero, pealZeroTrace_t trace, void* user) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.setTrace(trace, user); });
+}
+
 pealResult_t pealZeroGetComm(pealZero_t zero, pealComm_t* comm) {
   return call(zero, __func__, comm, "comm", [&](Engine& engine) -> Result<void> {
     *comm = engine.comm();

@@ -20,7 +20,9 @@ Mark::~Mark() {
 }
 
 Mark::Mark(Mark&& other) noexcept
-    : event_(std::exchange(other.event_, nullptr)), pending_(std::exchange(other.pending_, false)) {}
+    : event_(std::exchange(other.event_, nullptr)),
+      pending_(std::exchange(other.pending_, false)),
+      after_(other.after_) {}
 
 Result<void> Collectives::record(Mark& mark) {
   if (mark.event_ == nullptr) {
@@ -32,6 +34,7 @@ Result<void> Collectives::record(Mark& mark) {
     return failure("recording an event", code);
   }
   mark.pending_ = true;
+  mark.after_ = lastIssued_;
   return {};
 }
 
@@ -41,8 +44,10 @@ Result<void> Collectives::wait(Mark& mark) {
   }
   const Clock::time_point began = Clock::now();
   const pealResult_t passed = pealEventSynchronize(mark.event_);
-  waitSeconds_ += std::chrono::duration<double>(Clock::now() - began).count();
+  const Clock::time_point ended = Clock::now();
+  waitSeconds_ += std::chrono::duration<double>(ended - began).count();
   mark.pending_ = false;
+  spans_.waited(mark.after_, began, ended);
   if (passed != pealSuccess) {
     return failure("waiting for communication", passed);
   }
@@ -60,6 +65,15 @@ Result<void> Collectives::wait(Mark& mark) {
 Result<void> Collectives::finish() {
   PEAL_TRY(record(end_));
   return wait(end_);
+}
+
+Result<void> Collectives::setTrace(pealZeroTrace_t callback, void* user) {
+  if (spans_.isOn()) {
+    PEAL_TRY(finish());
+    spans_.deliver();
+  }
+  spans_.set(callback, user);
+  return {};
 }
 
 // ---- life -------------------------------------------------------------------------------------------------
@@ -118,23 +132,31 @@ Error Collectives::failure(const char* what, pealResult_t code) {
 
 // Queues a collective between two readings of the clock.
 template <class Call>
-Result<void> Collectives::issue(int counter, const char* what, uint64_t elementsSent, pealDataType_t type,
+Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
                                 Call call) {
   PEAL_TRY(run([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
   if (const pealResult_t code = call(); code != pealSuccess) {
     return failure(what, code);
   }
-  ++counters_.calls[counter];
-  counters_.elementsSent[counter] += elementsSent;
-  counters_.bytesSent[counter] += elementsSent * elementBytes(type);
-  return run(
+  const uint64_t bytes = elementsSent * elementBytes(type);
+  ++counters_.calls[purpose.counter];
+  counters_.elementsSent[purpose.counter] += elementsSent;
+  counters_.bytesSent[purpose.counter] += bytes;
+  lastIssued_ = purpose;
+  PEAL_TRY(run(
       [](void* argument) {
         auto& clock = *static_cast<StreamClock*>(argument);
-        const auto spent = std::chrono::nanoseconds(Clock::now() - clock.began).count();
+        clock.ended = Clock::now();
+        const auto spent = std::chrono::nanoseconds(clock.ended - clock.began).count();
         clock.nanoseconds.store(clock.nanoseconds.load(std::memory_order_relaxed) + spent,
                                 std::memory_order_relaxed);
       },
-      &clock_);
+      &clock_));
+  if (!spans_.isOn()) {
+    return {};
+  }
+  spans_.deliver();
+  return run(SpanLog::end, spans_.issued(purpose, bytes, clock_));
 }
 
 Result<void> Collectives::run(void (*task)(void*), void* argument) {
@@ -144,33 +166,34 @@ Result<void> Collectives::run(void (*task)(void*), void* argument) {
   return {};
 }
 
-Result<void> Collectives::allReduce(int counter, void* buffer, size_t count, pealDataType_t type) {
+Result<void> Collectives::allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type) {
   const uint64_t own = shardElements(count, ranks_, rank_);
   const uint64_t sent = count - own + own * static_cast<uint64_t>(ranks_ - 1);
-  return issue(counter, "all-reduce", sent, type,
+  return issue(purpose, "all-reduce", sent, type,
                [&] { return pealAllReduce(buffer, buffer, count, type, pealSum, comm_, stream_); });
 }
 
-Result<void> Collectives::reduceScatter(int counter, const void* from, void* to,
+Result<void> Collectives::reduceScatter(Purpose purpose, const void* from, void* to,
                                         std::span<const size_t> counts, pealDataType_t type) {
   uint64_t sent = 0;
   for (int peer = 0; peer < ranks_; ++peer) {
     sent += peer == rank_ ? 0 : counts[static_cast<size_t>(peer)];
   }
-  return issue(counter, "reduce-scatter", sent, type,
+  return issue(purpose, "reduce-scatter", sent, type,
                [&] { return pealReduceScatterV(from, to, counts.data(), type, pealSum, comm_, stream_); });
 }
 
-Result<void> Collectives::allGather(int counter, const void* from, void* to, std::span<const size_t> counts,
-                                    pealDataType_t type) {
+Result<void> Collectives::allGather(Purpose purpose, const void* from, void* to,
+                                    std::span<const size_t> counts, pealDataType_t type) {
   const uint64_t sent = counts[static_cast<size_t>(rank_)] * static_cast<uint64_t>(ranks_ - 1);
-  return issue(counter, "all-gather", sent, type,
+  return issue(purpose, "all-gather", sent, type,
                [&] { return pealAllGatherV(from, to, counts.data(), type, comm_, stream_); });
 }
 
-Result<void> Collectives::broadcastFromZero(int counter, void* buffer, size_t count, pealDataType_t type) {
+Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_t count,
+                                            pealDataType_t type) {
   const uint64_t sent = rank_ == 0 ? count * static_cast<uint64_t>(ranks_ - 1) : 0;
-  return issue(counter, "broadcast", sent, type,
+  return issue(purpose, "broadcast", sent, type,
                [&] { return pealBcast(buffer, count, type, 0, comm_, stream_); });
 }
 

@@ -4,7 +4,6 @@
 // The caller's thread issues and waits, the stream's worker runs. Every edge between the two is a Mark: the
 // worker's results may be touched only after wait(). Knows no stage and no bucket.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
+#include "lib/zero/spans.h"
 #include "peal/zero.h"
 
 namespace peal::zero {
@@ -26,8 +26,9 @@ class Mark {
 
  private:
   friend class Collectives;
-  pealEvent_t event_ = nullptr;  // made at the first record
-  bool pending_ = false;         // recorded and not yet waited for
+  pealEvent_t event_ = nullptr;    // made at the first record
+  bool pending_ = false;           // recorded and not yet waited for
+  Purpose after_ = pealZeroStart;  // the last collective before it
 };
 
 enum class Teardown { Finish, Abort };
@@ -44,14 +45,14 @@ class Collectives {
   int rank() const { return rank_; }
   pealComm_t comm() const { return comm_; }
 
-  // counter: pealZeroAllReduce ... pealZeroInspect. Buffers belong to the call until a later mark is passed;
-  // counts are copied. In place where peal.h says so.
-  Result<void> allReduce(int counter, void* buffer, size_t count, pealDataType_t type);
-  Result<void> reduceScatter(int counter, const void* from, void* to, std::span<const size_t> counts,
+  // purpose: the counter, and which bucket or unit it is for. Buffers belong to the call until a later mark
+  // is passed; counts are copied. In place where peal.h says so.
+  Result<void> allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
+  Result<void> reduceScatter(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
                              pealDataType_t type);
-  Result<void> allGather(int counter, const void* from, void* to, std::span<const size_t> counts,
+  Result<void> allGather(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
                          pealDataType_t type);
-  Result<void> broadcastFromZero(int counter, void* buffer, size_t count, pealDataType_t type);
+  Result<void> broadcastFromZero(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
   // Runs task(argument) on the stream.
   Result<void> run(void (*task)(void*), void* argument);
 
@@ -62,13 +63,16 @@ class Collectives {
   const pealZeroCounters_t& counters() const { return counters_; }
   double communicationSeconds() const;  // on the stream, in collectives, so far
   double waitSeconds() const { return waitSeconds_; }
+  // Ends an earlier trace, after what is queued, and begins another; nullptr: none.
+  Result<void> setTrace(pealZeroTrace_t callback, void* user);
   // The first failure: the ranks are no longer in step.
   const std::optional<Error>& broken() const { return broken_; }
 
  private:
   Collectives() = default;
   template <class Call>
-  Result<void> issue(int counter, const char* what, uint64_t elementsSent, pealDataType_t type, Call call);
+  Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
+                     Call call);
   Error failure(const char* what, pealResult_t code);
 
   pealComm_t comm_ = nullptr;
@@ -77,14 +81,11 @@ class Collectives {
   int ranks_ = 1, rank_ = 0;
   pealZeroCounters_t counters_{};
   double waitSeconds_ = 0;
+  SpanLog spans_;
+  Purpose lastIssued_ = pealZeroStart;
   Mark end_;
   std::optional<Error> broken_;
 
-  // Touched by the stream's worker, in order.
-  struct StreamClock {
-    Clock::time_point began;
-    std::atomic<int64_t> nanoseconds{0};  // stored by the worker, loaded by the caller; a figure for reports
-  };
   StreamClock clock_;
 };
 

@@ -303,6 +303,11 @@ Result<std::span<const pealZeroArena_t>> Engine::memory() const {
   return std::span<const pealZeroArena_t>(memory_);
 }
 
+Result<void> Engine::setTrace(pealZeroTrace_t trace, void* user) {
+  PEAL_TRY(checkUsable());
+  return collectives_->setTrace(trace, user);
+}
+
 pealZeroCounters_t Engine::counters() const {
   pealZeroCounters_t counters = collectives_->counters();
   counters.steps = steps_;

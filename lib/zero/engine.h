@@ -42,6 +42,7 @@ class Engine {
   Result<void> read(int id, pealZeroTensor_t tensor, float* values);
   Result<std::span<const pealZeroArena_t>> memory() const;
   pealZeroCounters_t counters() const;
+  Result<void> setTrace(pealZeroTrace_t trace, void* user);
   pealComm_t comm() const { return collectives_->comm(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
 

@@ -186,14 +186,15 @@ Result<void> Gradients::reduceUnit(size_t unit) { return launch(buckets_.size() 
 
 Result<void> Gradients::launch(size_t index) {
   const Bucket& bucket = model_->layout.buckets[index];
+  const int64_t name = model_->nameOf(index);
   BucketState& state = buckets_[index];
   if (model_->stage() == 0) {
-    PEAL_TRY(collectives_->allReduce(pealZeroAllReduce, gradients_.as<uint16_t>() + bucket.begin,
+    PEAL_TRY(collectives_->allReduce({pealZeroAllReduce, name}, gradients_.as<uint16_t>() + bucket.begin,
                                      bucket.elements, pealBfloat16));
   } else {
     const uint16_t* from = address(model_->layout.parameters[bucket.first]);
-    PEAL_TRY(collectives_->reduceScatter(pealZeroReduceScatter, from, reducedPart(bucket), bucket.counts,
-                                         pealBfloat16));
+    PEAL_TRY(collectives_->reduceScatter({pealZeroReduceScatter, name}, from, reducedPart(bucket),
+                                         bucket.counts, pealBfloat16));
   }
   if (state.slot >= 0) {
     Slot& slot = slots_[static_cast<size_t>(std::exchange(state.slot, -1))];

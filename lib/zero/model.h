@@ -24,6 +24,10 @@ struct Model {
     }
     return {bucket.ownBegin, bucket.ownElements, bucket.shardBegin};
   }
+  // What a trace calls a bucket: at stage 3 its unit.
+  int64_t nameOf(size_t bucket) const {
+    return static_cast<int64_t>(stage() == 3 ? layout.buckets.size() - 1 - bucket : bucket);
+  }
   // Gradients of several micro-batches are added up on this rank before they are reduced.
   bool addsUpLocally() const {
     return options.microBatches > 1 && stage() <= 1 && options.reduceEachMicroBatch == 0;

@@ -122,8 +122,8 @@ Result<void> Weights::gather(size_t unit) {
   }
   const size_t index = model_->layout.buckets.size() - 1 - unit;
   uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * model_->layout.largestUnit;
-  PEAL_TRY(collectives_->allGather(pealZeroAllGather, owned(index), to, model_->layout.buckets[index].counts,
-                                   pealBfloat16));
+  PEAL_TRY(collectives_->allGather({pealZeroAllGather, model_->nameOf(index)}, owned(index), to,
+                                   model_->layout.buckets[index].counts, pealBfloat16));
   slotTaken_[static_cast<size_t>(slot)] = true;
   state.slot = slot;
   return collectives_->record(state.gathered);
@@ -191,8 +191,8 @@ Result<void> Weights::gatherUpdated(size_t index) {
     return {};
   }
   const Bucket& bucket = model_->layout.buckets[index];
-  PEAL_TRY(collectives_->allGather(pealZeroAllGather, owned(index), weights_.as<uint16_t>() + bucket.begin,
-                                   bucket.counts, pealBfloat16));
+  PEAL_TRY(collectives_->allGather({pealZeroAllGather, model_->nameOf(index)}, owned(index),
+                                   weights_.as<uint16_t>() + bucket.begin, bucket.counts, pealBfloat16));
   return collectives_->record(updated_[index]);
 }
 
