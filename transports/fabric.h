@@ -5,8 +5,10 @@
 // Threads: one thread at a time uses a fabric and its links, like an endpoint. Nothing here blocks but
 // connect().
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lib/base/clock.h"
@@ -23,6 +25,38 @@ struct FabricOptions {
 struct FabricFault {
   Error error;
   int peerRank = -1;
+};
+
+// The first fault of each link, of which the first that counts is shown. A peer that left in good order is
+// excused: its link may fail, and must not hide the fault of another.
+class FabricFaults {
+ public:
+  void raise(int peerRank, Error error) {
+    const auto same = [&](const FabricFault& fault) { return fault.peerRank == peerRank; };
+    if (!isExcused(peerRank) && std::none_of(all_.begin(), all_.end(), same)) {
+      all_.push_back({std::move(error), peerRank});
+      show();
+    }
+  }
+  void excuse(int peerRank) {
+    excused_.push_back(peerRank);
+    show();
+  }
+  const std::optional<FabricFault>& first() const { return first_; }
+
+ private:
+  bool isExcused(int peerRank) const {
+    return std::find(excused_.begin(), excused_.end(), peerRank) != excused_.end();
+  }
+  void show() {
+    const auto counts = [&](const FabricFault& fault) { return !isExcused(fault.peerRank); };
+    const auto found = std::find_if(all_.begin(), all_.end(), counts);
+    first_ = found == all_.end() ? std::optional<FabricFault>() : *found;
+  }
+
+  std::vector<FabricFault> all_;
+  std::vector<int> excused_;
+  std::optional<FabricFault> first_;
 };
 
 // Small messages to the fabric of a peer beside the data: in order, while both live. They arrive at its
@@ -50,8 +84,12 @@ class Fabric {
   // Whether everything that was posted, and every credit that a peer without any waits for, reaches its peer
   // without further calls of poll().
   virtual bool settled() = 0;
-  // The first fault of a link, if any. Posted messages that arrived before it are still shown.
+  // The first fault of a link whose peer is not excused, if any. Posted messages that arrived before it are
+  // still shown.
   virtual const std::optional<FabricFault>& fault() const = 0;
+  // That peer left in good order, and its link has failed: nothing comes from there and nothing goes there
+  // any more, and that is no fault.
+  virtual void excuse(int peerRank) = 0;
   virtual void onControl(int peerRank, std::span<const std::byte> message) = 0;
 
   // Sleeping: after arm() returned true the descriptor becomes readable when poll() has something to do;

@@ -28,8 +28,8 @@ Error failed(const char* what) { return {pealSystemError, std::string(what) + ":
 
 class LoopbackLink final : public Link {
  public:
-  LoopbackLink(const FabricOptions& options, int peerRank, Socket socket, std::optional<FabricFault>& fault)
-      : options_(options), peerRank_(peerRank), socket_(std::move(socket)), fault_(fault) {
+  LoopbackLink(const FabricOptions& options, int peerRank, Socket socket, FabricFaults& faults)
+      : options_(options), peerRank_(peerRank), socket_(std::move(socket)), faults_(faults) {
     staged_.resize(options.slotBytes);
   }
 
@@ -135,17 +135,14 @@ class LoopbackLink final : public Link {
   void end(const std::string& why) {
     ended_ = true;
     socket_.close();
-    if (!fault_) {
-      fault_ = FabricFault{
-          {pealRemoteError, "the loopback link to rank " + std::to_string(peerRank_) + " failed: " + why},
-          peerRank_};
-    }
+    faults_.raise(peerRank_, {pealRemoteError,
+                              "the loopback link to rank " + std::to_string(peerRank_) + " failed: " + why});
   }
 
   const FabricOptions options_;
   const int peerRank_;
   Socket socket_;
-  std::optional<FabricFault>& fault_;
+  FabricFaults& faults_;
   bool ended_ = false;
   Bytes staged_;
   Bytes outbox_;
@@ -223,7 +220,8 @@ class LoopbackFabric final : public Fabric {
     }
     return true;
   }
-  const std::optional<FabricFault>& fault() const override { return fault_; }
+  const std::optional<FabricFault>& fault() const override { return faults_.first(); }
+  void excuse(int peerRank) override { faults_.excuse(peerRank); }
   void onControl(int, std::span<const std::byte>) override {}
   int eventDescriptor() const override { return epoll_.fd(); }
   bool arm() override {
@@ -243,11 +241,11 @@ class LoopbackFabric final : public Fabric {
     event.events = EPOLLIN;
     epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, socket.fd(), &event);
     links_.at(static_cast<size_t>(peer)) =
-        std::make_unique<LoopbackLink>(options_, peer, std::move(socket), fault_);
+        std::make_unique<LoopbackLink>(options_, peer, std::move(socket), faults_);
   }
   const FabricOptions options_;
   Socket epoll_;
-  std::optional<FabricFault> fault_;
+  FabricFaults faults_;
   std::vector<std::unique_ptr<LoopbackLink>> links_;
 };
 

@@ -17,14 +17,15 @@ struct Station {
   uint64_t polls = 0;
   uint64_t posted = 0;
   uint32_t grants = 0;
-  std::optional<FabricFault> fault;
+  FabricFaults faults;
+  bool anyExcused = false;
 
   // When something that is there now is seen.
   uint64_t lateUntil(std::mt19937_64& random) const {
     return plan.latePollsMost == 0 ? polls : polls + random() % (plan.latePollsMost + 1);
   }
   // What came before a link failed is shown at once: after the failure nobody waits for more.
-  bool shows(uint64_t due) const { return due <= polls || inner->fault().has_value(); }
+  bool shows(uint64_t due) const { return due <= polls || anyExcused || inner->fault().has_value(); }
 };
 
 class FaultyLink final : public Link {
@@ -140,13 +141,10 @@ class FaultyLink final : public Link {
     }
     if (station_.plan.dropAtMessage == number) {
       dropped_ = true;
-      if (!station_.fault) {
-        station_.fault = FabricFault{
-            {pealRemoteError,
-             fmt::format("the link from rank {} to rank {} failed by plan at message {} (seed {})",
-                         station_.rank, peerRank_, number, station_.plan.seed)},
-            peerRank_};
-      }
+      station_.faults.raise(
+          peerRank_, {pealRemoteError,
+                      fmt::format("the link from rank {} to rank {} failed by plan at message {} (seed {})",
+                                  station_.rank, peerRank_, number, station_.plan.seed)});
     }
     return !dropped_;
   }
@@ -189,7 +187,12 @@ class FaultyFabric final : public Fabric {
   }
   bool settled() override { return inner_->settled(); }
   const std::optional<FabricFault>& fault() const override {
-    return station_.fault ? station_.fault : inner_->fault();
+    return station_.faults.first() ? station_.faults.first() : inner_->fault();
+  }
+  void excuse(int peerRank) override {
+    station_.anyExcused = true;
+    station_.faults.excuse(peerRank);
+    inner_->excuse(peerRank);
   }
   void onControl(int peerRank, std::span<const std::byte> message) override {
     inner_->onControl(peerRank, message);

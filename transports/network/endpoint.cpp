@@ -100,11 +100,6 @@ void Network::poll() {
   }
 }
 
-bool Network::fabricSuspect() const {
-  const std::optional<FabricFault>& fault = fabric_->fault();
-  return fault && (fault->peerRank < 0 || fault->peerRank != excused_);
-}
-
 Result<void> Network::progress(int waitingForRank) {
   if (getpid() != pid_) {
     return Error{
@@ -158,14 +153,18 @@ void Network::judge(int waitingForRank) {
 }
 
 void Network::judgeFabric() {
-  if (!fabricSuspect()) {
+  // An excused fault may have stood before another one.
+  while (fabric_->fault() && fabric_->fault()->peerRank >= 0 &&
+         departure(fabric_->fault()->peerRank).farewell) {
+    const int peer = fabric_->fault()->peerRank;
+    ends_[static_cast<size_t>(peer)].cut = true;
+    fabric_->excuse(peer);
+    patience_.reset();
+  }
+  if (!fabric_->fault()) {
     return;
   }
   const FabricFault& fault = *fabric_->fault();
-  if (fault.peerRank >= 0 && departure(fault.peerRank).farewell) {
-    excused_ = fault.peerRank;
-    return;
-  }
   if (!patience_) {
     patience_ = Deadline::afterMs(fault.peerRank >= 0 ? kPatienceMs : 0);
   }
@@ -193,7 +192,7 @@ bool Network::leftInNeed(int peerRank, int waitingForRank) {
     end.lastCredits = Deadline::afterMs(kPatienceMs);
   }
   // Its link has failed since, or has been silent: what has not come by now does not come.
-  const bool cut = excused_ == peerRank || (end.lastCredits && end.lastCredits->passed());
+  const bool cut = end.cut || (end.lastCredits && end.lastCredits->passed());
   const bool wasComplete = end.complete;
   Arrival arrival;
   end.complete = (allTaken && (cut || link.released(link.sent()))) || (cut && !link.tryReceive(arrival));

@@ -36,7 +36,7 @@ class Network final : public NetworkEndpoint, private ForkListener {
   bool settled() override { return inChild_.load(std::memory_order_relaxed) || fabric_->settled(); }
   Result<void> progress(int waitingForRank) override;
   bool faulted() const override {
-    return fault_.raised() || mesh_->grave() || fabricSuspect() || inChild_.load(std::memory_order_relaxed);
+    return fault_.raised() || mesh_->grave() || fabric_->fault() || inChild_.load(std::memory_order_relaxed);
   }
   int culpritRank() const override { return fault_.raised() ? fault_.culpritRank() : -1; }
   void announce(const Digest& digest, bool inside) override;
@@ -51,7 +51,6 @@ class Network final : public NetworkEndpoint, private ForkListener {
 
  private:
   void inForkedChild() noexcept override;
-  bool fabricSuspect() const;
   void judge(int waitingForRank);
   void judgeFabric();
   bool leftInNeed(int peerRank, int waitingForRank);
@@ -75,13 +74,13 @@ class Network final : public NetworkEndpoint, private ForkListener {
   std::vector<Departure> departures_;
   // Of a peer that has left in good order.
   struct End {
+    bool cut = false;                     // its link has failed since: nothing more comes
     bool complete = false;                // all had come, before the caller last looked at the link
     std::optional<Deadline> lastCredits;  // all messages have come: so long may the credits take
   };
   std::vector<End> ends_;  // by rank
   uint32_t newsSeen_ = 0;
   std::optional<Deadline> patience_;  // of a fabric's fault: a death or a farewell may explain it
-  int excused_ = -1;                  // the peer whose link may fail, since it left in good order
 
   bool pending_ = false;
   bool elsewhere_ = false;

@@ -150,8 +150,8 @@ Result<void> UcxFabric::greet(const std::vector<Card>& cards, Deadline deadline)
       return greeting.saidReady && link.gotReady;
     });
     station_.progress();
-    if (station_.fault) {
-      return station_.fault->error;
+    if (station_.faults.first()) {
+      return station_.faults.first()->error;
     }
     if (open.empty() && settled()) {
       return {};

@@ -34,7 +34,7 @@ UcxFabric::UcxFabric(std::unique_ptr<Worker> worker, const FabricOptions& option
 }
 
 UcxFabric::~UcxFabric() {
-  if (isConnected_ && !station_.fault) {
+  if (isConnected_ && !station_.faults.first()) {
     leave();
   }
   closeEndpoints();
@@ -58,11 +58,20 @@ void UcxFabric::leave() {
     std::erase_if(untold, [](UcxLink* link) { return link->dead || link->trySendControl(Kind::Leaving); });
     station_.progress();
     const bool isTold = untold.empty() && settled();
-    if (station_.fault || deadline.passed() ||
+    if (station_.faults.first() || deadline.passed() ||
         (isTold && std::all_of(links_.begin(), links_.end(), isDone))) {
       return;
     }
     std::this_thread::yield();
+  }
+}
+
+void UcxFabric::excuse(int peerRank) {
+  station_.faults.excuse(peerRank);
+  for (const std::unique_ptr<UcxLink>& link : links_) {
+    if (link->peerRank() == peerRank) {
+      link->left = true;
+    }
   }
 }
 

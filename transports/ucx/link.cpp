@@ -31,11 +31,7 @@ Memory allocateAligned(size_t bytes) {
 
 }  // namespace
 
-void Station::raise(int peerRank, Error error) {
-  if (!fault) {
-    fault = FabricFault{std::move(error), peerRank};
-  }
-}
+void Station::raise(int peerRank, Error error) { faults.raise(peerRank, std::move(error)); }
 
 void Station::progress() {
   table.workerProgress(worker);

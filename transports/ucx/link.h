@@ -41,7 +41,7 @@ struct Station {
   size_t socketBytes = 0;
   int rank = -1;
   uint64_t token = 0;  // ours: every header must show it
-  std::optional<FabricFault> fault;
+  FabricFaults faults;
   int inFlight = 0;                 // sends that UCX has not finished
   int crowded = 0;                  // links that may have more on their way than the system takes
   std::vector<UcxLink*> creditDue;  // links that owe their peer a message of credits

@@ -136,6 +136,11 @@ void VerbsFabric::onControl(int peerRank, std::span<const std::byte> message) {
   links_[linkOfRank_[static_cast<size_t>(peerRank)]]->onNote(note);
 }
 
+void VerbsFabric::excuse(int peerRank) {
+  station_.faults.excuse(peerRank);
+  links_[linkOfRank_[static_cast<size_t>(peerRank)]]->onBye();
+}
+
 bool VerbsFabric::arm() {
   armed_ = true;
   for (const std::unique_ptr<Device>& device : station_.devices) {

@@ -25,7 +25,8 @@ class VerbsFabric final : public Fabric {
   Link& link(int peerRank) override { return *links_[linkOfRank_.at(static_cast<size_t>(peerRank))]; }
   void poll() override;
   bool settled() override;
-  const std::optional<FabricFault>& fault() const override { return station_.fault; }
+  const std::optional<FabricFault>& fault() const override { return station_.faults.first(); }
+  void excuse(int peerRank) override;
   void onControl(int peerRank, std::span<const std::byte> message) override;
   int eventDescriptor() const override { return events_; }
   bool arm() override;

@@ -371,7 +371,7 @@ bool VerbsLink::pump() {
   for (Lane& lane : lanes_) {
     busy = advance(lane) || busy;
   }
-  busy = busy || (!departed_ && !station_.fault && (queued_ > 0 || creditDue_));
+  busy = busy || (!departed_ && !station_.faults.first() && (queued_ > 0 || creditDue_));
   pending_ = busy;
   return busy;
 }
@@ -384,7 +384,7 @@ bool VerbsLink::settled() const {
 
 // Lanes that are not up are not waited for: rebuilding takes notes, which nobody hands over any more.
 bool VerbsLink::flushed() {
-  if (departed_ || station_.fault) {
+  if (departed_ || station_.faults.first()) {
     return true;
   }
   bool anyUp = false;

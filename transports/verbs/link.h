@@ -48,6 +48,8 @@ class VerbsLink final : public Link {
 
   void onCompletion(const WorkOwner& owner, const ibv_wc& completion);
   void onNote(const Note& note);
+  // The peer has left: nothing more is posted to it, and nothing is waited for.
+  void onBye();
   // Sends what waits for a lane or for room, and moves rebuilding on. False: nothing is left to do.
   bool pump();
   // Whether all that was posted has reached the peer, or nobody waits for it. A lane that is being rebuilt
@@ -99,7 +101,6 @@ class VerbsLink final : public Link {
   void resendUnarrived(size_t lane, const Note& note);
   void onRebuild(Lane& lane, const Note& note);
   void onReady(Lane& lane, const Note& note);
-  void onBye();
   void bury(Lane& lane);
   void tell(const Note& note);
   std::string nameOf(const Lane& lane) const;

@@ -321,7 +321,7 @@ void VerbsLink::onBye() {
 
 // Not after a fault: then nobody leaves in good order.
 void VerbsLink::sendBye() {
-  if (!departed_ && !station_.fault) {
+  if (!departed_ && !station_.faults.first()) {
     Note bye;
     bye.kind = NoteKind::Bye;
     tell(bye);

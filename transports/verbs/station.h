@@ -23,17 +23,13 @@ struct Station {
   PinnedMemory incoming;  // the slots that peers write
   RegistrationCache registrations;
 
-  std::optional<FabricFault> fault;
+  FabricFaults faults;
   uint64_t unacknowledged = 0;      // messages of all links
   std::vector<VerbsLink*> pending;  // links whose pump() has something to do
 
   size_t slotStride() const { return sizeof(Header) + options.fabric.slotBytes; }
   size_t linkBytes() const { return slotStride() * static_cast<size_t>(options.fabric.slots); }
-  void raise(int peerRank, Error error) {
-    if (!fault) {
-      fault = FabricFault{std::move(error), peerRank};
-    }
-  }
+  void raise(int peerRank, Error error) { faults.raise(peerRank, std::move(error)); }
 };
 
 }  // namespace peal::verbs

@@ -27,6 +27,7 @@ class Unconnectable final : public Fabric {
   void poll() override { inner_->poll(); }
   bool settled() override { return inner_->settled(); }
   const std::optional<FabricFault>& fault() const override { return inner_->fault(); }
+  void excuse(int peerRank) override { inner_->excuse(peerRank); }
   void onControl(int, std::span<const std::byte>) override {}
   int eventDescriptor() const override { return inner_->eventDescriptor(); }
   bool arm() override { return inner_->arm(); }
