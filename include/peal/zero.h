@@ -14,7 +14,7 @@
  * The order of calls, the same at every stage (what a stage has no need of costs nothing there):
  *
  *   pealZeroCreate                                             collective
- *   pealZeroAddParameter ...  pealZeroSetInitial (rank 0) ...
+ *   pealZeroAddGroup ...  pealZeroAddParameter ...  pealZeroSetInitial (rank 0) ...
  *   pealZeroSeal                                               collective
  *   each step:
  *     each micro-batch (options.microBatches of them):
@@ -100,20 +100,62 @@ PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
  * refuses everything but pealZeroDestroy with that error: the ranks are no longer in step. */
 PEAL_API const char* pealZeroGetLastError(pealZero_t zero);
 
+/* AdamW's numbers of a group of parameters. Start from PEAL_ZERO_GROUP_INITIALIZER: learningRateFactor 1, and
+ * -1, "as in pealZeroOptions_t", for the others. */
+typedef struct pealZeroGroup {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  double learningRateFactor; /* times pealZeroStep's learning rate; 0 is legal */
+  double beta1, beta2, epsilon, weightDecay;
+} pealZeroGroup_t;
+
+#define PEAL_ZERO_GROUP_INITIALIZER \
+  { sizeof(pealZeroGroup_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1.0, -1.0, -1.0, -1.0, -1.0 }
+
+/* Gives the group's id: 1, 2, ... Group 0 is the options'. Before the parameters that are in it. id may be
+ * NULL. */
+PEAL_API pealResult_t pealZeroAddGroup(pealZero_t zero, const pealZeroGroup_t* group, int* id);
+
 typedef enum { pealZeroNoDecay = 0, pealZeroDecay = 1 } pealZeroDecay_t;
 
-/* Registers a parameter and gives its id: 0, 1, 2, ... Parameters lie in the flat space in this order, and
- * gradients are expected in about the reverse order. unit: that of the parameter before, or the next number
- * (the first is 0). name: unique, not empty, copied. elements may be 0. Tied weights are one parameter:
- * register it once, and add up its gradients (in fp32) before handing them over. */
-PEAL_API pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t elements, int unit,
-                                           pealZeroDecay_t decay, int* id);
+#define PEAL_ZERO_MAX_DIMS 8
+
+/* A parameter. Start from PEAL_ZERO_PARAMETER_INITIALIZER and give at least name and shape. */
+typedef struct pealZeroParameter {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  const char* name; /* unique, not empty, copied */
+  int dims;         /* 0 (one element) to PEAL_ZERO_MAX_DIMS; the initializer's -1 is refused */
+  uint64_t extents[PEAL_ZERO_MAX_DIMS]; /* the shape; their product is the number of elements. 0 is legal */
+  int unit;              /* that of the parameter before, or the next number (the first is 0) */
+  int group;             /* of pealZeroAddGroup; 0: the options' AdamW */
+  pealZeroDecay_t decay; /* pealZeroNoDecay: the group's weightDecay is not for this parameter */
+  int frozen;            /* 1: weights only, never changed: no gradient, no optimizer state. At stage 3 they
+                            are sharded, and gathered with their unit */
+  /* Not NULL: this is another name for that parameter, which was registered before: the same weights, with
+   * this id too, while the unit of the first name is open. Shape and unit are those of the first name; group,
+   * decay and frozen are not looked at. First values and gradients go by the first name: add up the gradients
+   * of both uses in fp32 and hand the sum over, rounded once; under this id they are refused. */
+  const char* tiedTo;
+} pealZeroParameter_t;
+
+#define PEAL_ZERO_PARAMETER_INITIALIZER                                                                     \
+  {                                                                                                         \
+    sizeof(pealZeroParameter_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, NULL, -1, {0}, 0, 0, pealZeroDecay, 0, \
+        NULL                                                                                                \
+  }
+
+/* Registers a parameter and gives its id: 0, 1, 2, ..., tied names included. Parameters lie in the flat space
+ * in this order, and gradients are expected in about the reverse order. id may be NULL. */
+PEAL_API pealResult_t pealZeroAddParameter(pealZero_t zero, const pealZeroParameter_t* parameter, int* id);
 
 /* Stage 3: the unit's weights stay gathered from forward to backward (no reshard after forward). */
 PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
 
 /* values: the parameter's first values, elements floats, read by pealZeroSeal and to be kept until then.
- * Needed on rank 0, ignored on the others. */
+ * Needed on rank 0, ignored on the others. Not for tied names. */
 PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything
@@ -132,9 +174,9 @@ PEAL_API pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_
 /* *weights: the parameter's bf16 values, elements of them, to be read while its unit is open. */
 PEAL_API pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights);
 
-/* *gradient: where to write the parameter's bf16 gradient of this micro-batch, all elements, each rounded
- * once from an fp32 sum over the micro-batch's tokens. What is there before is undefined. Valid while its
- * unit is open for backward, until pealZeroGradientReady. May wait for a buffer whose reduction runs. At
+/* *gradient: where to write the trained parameter's bf16 gradient of this micro-batch, all elements, each
+ * rounded once from an fp32 sum over the micro-batch's tokens. What is there before is undefined. Valid while
+ * its unit is open for backward, until pealZeroGradientReady. May wait for a buffer whose reduction runs. At
  * stage 2 it fails if bucketSlots earlier buckets are incomplete: hand gradients over in about the reverse
  * order of registration. */
 PEAL_API pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient);
@@ -175,7 +217,7 @@ typedef enum {
 } pealZeroTensor_t;
 
 /* Collective, all ranks with the same arguments, between steps. values: elements floats, the whole parameter
- * on every rank. Counted apart from the training traffic. */
+ * on every rank. Frozen parameters have weights only. Counted apart from the training traffic. */
 PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values);
 
 /* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO.md's formulas: what this
@@ -237,10 +279,12 @@ typedef struct {
 /* *arenas: *count entries, owned by the engine, valid until it is destroyed. After pealZeroSeal. */
 PEAL_API pealResult_t pealZeroGetMemory(pealZero_t zero, const pealZeroArena_t** arenas, size_t* count);
 
-/* The parameters as registered. *count: how many. name is owned by the engine. Outputs may be NULL. */
+/* The parameters as registered, tied names included. *count: how many. */
 PEAL_API pealResult_t pealZeroParameterCount(pealZero_t zero, int* count);
-PEAL_API pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, const char** name, uint64_t* elements,
-                                            int* unit);
+/* The descriptor of a parameter and its number of elements; either may be NULL. Its strings are the engine's,
+ * valid until pealZeroAddParameter or pealZeroSeal is called, and after that as long as the engine. */
+PEAL_API pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, pealZeroParameter_t* parameter,
+                                            uint64_t* elements);
 
 /* ---- the planner --------------------------------------------------------------------------------------
  * Memory, communication and time of a step from a few numbers, for every stage at once. Needs no engine. The
@@ -274,7 +318,8 @@ typedef struct pealZeroPlanInput {
   int bucketSlots;         /* default 2 */
   uint64_t units;          /* stage 3: how many; 0: not known, then no buffers are counted for them */
   uint64_t keptUnits;      /* of them not resharded after forward, when reshardAfterForward is 1 */
-  uint64_t unitElements;   /* the largest unit; 0: parameters / units, rounded up */
+  uint64_t unitElements;   /* the largest unit, with its frozen parameters; 0: all / units, rounded up */
+  uint64_t unitTrained;    /* trained elements of the unit that has most; 0: as many as unitElements */
   int unitSlots;           /* default 3 */
   int unitGradientSlots;   /* default 3 */
   /* activations: given, or 34 * sequence * sequences * hidden bytes for each of layers (16-bit values,
@@ -292,7 +337,7 @@ typedef struct pealZeroPlanInput {
 #define PEAL_ZERO_PLAN_INITIALIZER                                                                           \
   {                                                                                                          \
     sizeof(pealZeroPlanInput_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 0, 0, 2, 2, 12, 0, 1, 0, 0, 1, 0, 1, 0, \
-        (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
+        (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
   }
 
 /* One stage's row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,

@@ -6,6 +6,8 @@
 #ifndef PEAL_ZERO_HPP
 #define PEAL_ZERO_HPP
 
+#include <algorithm>
+#include <initializer_list>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -27,6 +29,18 @@ class Failure : public std::runtime_error {
 
 inline pealZeroOptions_t defaultOptions() { return PEAL_ZERO_OPTIONS_INITIALIZER; }
 inline pealZeroPlanInput_t defaultPlanInput() { return PEAL_ZERO_PLAN_INITIALIZER; }
+inline pealZeroGroup_t defaultGroup() { return PEAL_ZERO_GROUP_INITIALIZER; }
+
+// The descriptor of a trained parameter. name is not copied. Extents after the eighth are refused by the
+// engine.
+inline pealZeroParameter_t parameterOf(const char* name, std::initializer_list<uint64_t> shape, int unit) {
+  pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+  parameter.name = name;
+  parameter.dims = static_cast<int>(shape.size());
+  std::copy_n(shape.begin(), std::min<size_t>(shape.size(), PEAL_ZERO_MAX_DIMS), parameter.extents);
+  parameter.unit = unit;
+  return parameter;
+}
 
 inline pealZeroPlan_t plan(const pealZeroPlanInput_t& input) {
   pealZeroPlan_t result;
@@ -53,10 +67,21 @@ class Engine {
     return *this;
   }
 
-  int addParameter(const std::string& name, uint64_t elements, int unit, pealZeroDecay_t decay) {
+  int addGroup(const pealZeroGroup_t& group) {
     int id = -1;
-    check(pealZeroAddParameter(zero_, name.c_str(), elements, unit, decay, &id));
+    check(pealZeroAddGroup(zero_, &group, &id));
     return id;
+  }
+  int addParameter(const pealZeroParameter_t& parameter) {
+    int id = -1;
+    check(pealZeroAddParameter(zero_, &parameter, &id));
+    return id;
+  }
+  // A trained vector of group 0.
+  int addParameter(const std::string& name, uint64_t elements, int unit, pealZeroDecay_t decay) {
+    pealZeroParameter_t parameter = parameterOf(name.c_str(), {elements}, unit);
+    parameter.decay = decay;
+    return addParameter(parameter);
   }
   void keepUnit(int unit) { check(pealZeroKeepUnit(zero_, unit)); }
   void setInitial(int id, const float* values) { check(pealZeroSetInitial(zero_, id, values)); }

@@ -70,6 +70,15 @@ Result<void> store(const Result<T>& result, U* to) {
   return {};
 }
 
+// The same where the caller may pass NULL.
+template <class T>
+Result<void> storeIfAsked(const Result<T>& result, T* to) {
+  if (to != nullptr) {
+    return store(result, to);
+  }
+  return result ? Result<void>() : Result<void>(result.error());
+}
+
 Result<void> checkPass(pealZeroPass_t pass) {
   if (pass != pealZeroForward && pass != pealZeroBackward) {
     return Error{pealInvalidArgument,
@@ -111,18 +120,14 @@ const char* pealZeroGetLastError(pealZero_t zero) {
   return zero != nullptr ? zero->lastError.c_str() : threadError.c_str();
 }
 
-pealResult_t pealZeroAddParameter(pealZero_t zero, const char* name, uint64_t elements, int unit,
-                                  pealZeroDecay_t decay, int* id) {
-  return call(zero, __func__, name, "name", [&](Engine& engine) -> Result<void> {
-    const Result<int> added = engine.addParameter(name, elements, unit, decay);
-    if (!added) {
-      return added.error();
-    }
-    if (id != nullptr) {
-      *id = *added;
-    }
-    return {};
-  });
+pealResult_t pealZeroAddGroup(pealZero_t zero, const pealZeroGroup_t* group, int* id) {
+  return call(zero, __func__, group, "group",
+              [&](Engine& engine) { return storeIfAsked(engine.addGroup(*group), id); });
+}
+
+pealResult_t pealZeroAddParameter(pealZero_t zero, const pealZeroParameter_t* parameter, int* id) {
+  return call(zero, __func__, parameter, "parameter",
+              [&](Engine& engine) { return storeIfAsked(engine.addParameter(*parameter), id); });
 }
 
 pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit) {
@@ -172,16 +177,8 @@ pealResult_t pealZeroEndMicroBatch(pealZero_t zero) {
 
 pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTokens,
                           pealZeroReport_t* report) {
-  return call(zero, __func__, [&](Engine& engine) -> Result<void> {
-    const Result<pealZeroReport_t> made = engine.step(learningRate, localTokens);
-    if (!made) {
-      return made.error();
-    }
-    if (report != nullptr) {
-      *report = *made;
-    }
-    return {};
-  });
+  return call(zero, __func__,
+              [&](Engine& engine) { return storeIfAsked(engine.step(learningRate, localTokens), report); });
 }
 
 pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values) {
@@ -233,25 +230,14 @@ pealResult_t pealZeroParameterCount(pealZero_t zero, int* count) {
   });
 }
 
-pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, const char** name, uint64_t* elements,
-                                   int* unit) {
+pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, pealZeroParameter_t* parameter,
+                                   uint64_t* elements) {
   return call(zero, __func__, [&](Engine& engine) -> Result<void> {
-    const auto parameters = engine.parameters();
-    if (id < 0 || static_cast<size_t>(id) >= parameters.size()) {
-      return Error{pealInvalidArgument,
-                   fmt::format("there is no parameter {}: {} are registered, from 0", id, parameters.size())};
+    const Result<pealZeroParameter_t> described = engine.describe(id);
+    if (described && elements != nullptr) {
+      *elements = engine.parameters()[static_cast<size_t>(id)].elements;
     }
-    const Parameter& parameter = parameters[static_cast<size_t>(id)];
-    if (name != nullptr) {
-      *name = parameter.name.c_str();
-    }
-    if (elements != nullptr) {
-      *elements = parameter.elements;
-    }
-    if (unit != nullptr) {
-      *unit = parameter.unit;
-    }
-    return {};
+    return storeIfAsked(described, parameter);
   });
 }
 

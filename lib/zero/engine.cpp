@@ -1,5 +1,5 @@
-// What happens between steps' ends: registration, units, gradients. seal() is in engine_seal.cpp, step() and
-// read() in engine_step.cpp.
+// What happens between steps' ends: units, gradients. Registration is in engine_register.cpp, seal() in
+// engine_seal.cpp, step() in engine_step.cpp, read() in engine_read.cpp.
 #include "lib/zero/engine.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,9 @@ Result<std::unique_ptr<Engine>> Engine::make(pealComm_t comm, const pealZeroOpti
 }
 
 Engine::Engine(const pealZeroOptions_t& options, std::unique_ptr<Collectives> collectives)
-    : options_(options), collectives_(std::move(collectives)) {}
+    : options_(options),
+      groups_{{1.0, options.beta1, options.beta2, options.epsilon, options.weightDecay}},
+      collectives_(std::move(collectives)) {}
 
 Engine::~Engine() {
   const bool midStep = sealed_ && (weights_.anyOpen() || gradients_.anyHandedOver());
@@ -103,85 +105,33 @@ Result<size_t> Engine::parameterIndex(int id) const {
   return static_cast<size_t>(id);
 }
 
+Result<size_t> Engine::trainedIndex(int id) const {
+  const Result<size_t> index = parameterIndex(id);
+  if (!index) {
+    return index;
+  }
+  const Parameter& parameter = parameters()[*index];
+  if (parameter.role == Role::Frozen) {
+    return Error{pealInvalidUsage,
+                 fmt::format("parameter {} (\"{}\") is frozen: it has no gradient", id, parameter.name)};
+  }
+  if (parameter.role == Role::Alias) {
+    const Parameter& named = parameters()[parameter.tiedTo];
+    return Error{pealInvalidUsage,
+                 fmt::format("parameter {} (\"{}\") is another name for parameter {} (\"{}\"), which has the "
+                             "one gradient: add up the gradients of all uses in fp32 and hand the sum over "
+                             "as that of parameter {}",
+                             id, parameter.name, parameter.tiedTo, named.name, parameter.tiedTo)};
+  }
+  return index;
+}
+
 Result<size_t> Engine::unitIndex(int unit) const {
   if (unit < 0 || static_cast<size_t>(unit) >= kept_.size()) {
     return Error{pealInvalidArgument,
                  fmt::format("there is no unit {}: {} are registered, from 0", unit, kept_.size())};
   }
   return static_cast<size_t>(unit);
-}
-
-// ---- registration
-// ------------------------------------------------------------------------------------------
-
-Result<int> Engine::addParameter(const char* name, uint64_t elements, int unit, pealZeroDecay_t decay) {
-  PEAL_TRY(checkUsable());
-  const auto refuse = [&](pealResult_t code, const std::string& why) {
-    return Error{code, fmt::format("parameter {} (\"{}\", {} elements, unit {}) is refused: {}",
-                                   registered_.size(), name, elements, unit, why)};
-  };
-  if (sealed_) {
-    return refuse(pealInvalidUsage, "the engine is sealed");
-  }
-  if (*name == '\0') {
-    return refuse(pealInvalidArgument, "its name is empty");
-  }
-  const auto sameName = [&](const Parameter& other) { return other.name == name; };
-  if (std::any_of(registered_.begin(), registered_.end(), sameName)) {
-    return refuse(pealInvalidArgument,
-                  "another has this name; tied weights are one parameter, registered once");
-  }
-  uint64_t total = elements;
-  for (const Parameter& parameter : registered_) {
-    total += parameter.elements;
-  }
-  constexpr uint64_t kMostElements = 1'000'000'000'000'000;
-  if (elements > kMostElements || total > kMostElements) {
-    return refuse(pealInvalidArgument, "that is more than 10^15 elements in all");
-  }
-  const int lastUnit = registered_.empty() ? -1 : registered_.back().unit;
-  if (unit != lastUnit + 1 && (unit != lastUnit || registered_.empty())) {
-    return refuse(pealInvalidArgument,
-                  registered_.empty()
-                      ? std::string("the first parameter's unit is 0")
-                      : fmt::format("after a parameter of unit {} comes one of {} or {}; a unit's parameters "
-                                    "are registered together",
-                                    lastUnit, lastUnit, lastUnit + 1));
-  }
-  if (decay != pealZeroDecay && decay != pealZeroNoDecay) {
-    return refuse(pealInvalidArgument, fmt::format("decay is {}, neither 0 nor 1", static_cast<int>(decay)));
-  }
-  registered_.push_back({name, elements, unit, decay, 0, 0});
-  initial_.push_back(nullptr);
-  kept_.resize(static_cast<size_t>(unit) + 1, false);
-  return static_cast<int>(registered_.size()) - 1;
-}
-
-Result<void> Engine::keepUnit(int unit) {
-  PEAL_TRY(checkUsable());
-  const Result<size_t> index = unitIndex(unit);
-  if (!index) {
-    return index.error();
-  }
-  if (sealed_) {
-    return Error{pealInvalidUsage, fmt::format("unit {} cannot be kept: the engine is sealed", unit)};
-  }
-  kept_[*index] = true;
-  return {};
-}
-
-Result<void> Engine::setInitial(int id, const float* values) {
-  PEAL_TRY(checkUsable());
-  const Result<size_t> index = parameterIndex(id);
-  if (!index) {
-    return index.error();
-  }
-  if (sealed_) {
-    return Error{pealInvalidUsage,
-                 fmt::format("the first values of parameter {} come too late: the engine is sealed", id)};
-  }
-  initial_[*index] = values;
-  return {};
 }
 
 // ---- a micro-batch
@@ -201,8 +151,7 @@ Result<void> Engine::enter(int unit, pealZeroPass_t pass) {
                       "pealZeroStep",
                       unit, options_.microBatches)};
     }
-    const size_t firstParameter = model_.layout.units[*index].first;
-    if (gradients_.isReady(firstParameter)) {
+    if (closed_[*index]) {
       return Error{pealInvalidUsage,
                    fmt::format("unit {} is entered backward a second time in this micro-batch", unit)};
     }
@@ -217,13 +166,18 @@ Result<void> Engine::leave(int unit, pealZeroPass_t pass) {
     return index.error();
   }
   if (pass == pealZeroBackward && weights_.isOpenFor(*index, pass)) {
-    const Unit& place = model_.layout.units[*index];
-    PEAL_TRY(gradients_.fillMissing(place.first, place.end));
-    if (model_.stage() == 3) {
-      PEAL_TRY(gradients_.reduceUnit(*index));
-    }
+    PEAL_TRY(closeBackward(*index));
   }
   return weights_.leave(*index, pass);
+}
+
+Result<void> Engine::closeBackward(size_t unit) {
+  PEAL_TRY(gradients_.fillMissing(unit));
+  if (model_.stage() == 3) {
+    PEAL_TRY(gradients_.reduceUnit(unit));
+  }
+  closed_[unit] = true;
+  return {};
 }
 
 Result<const uint16_t*> Engine::weights(int id) {
@@ -245,7 +199,7 @@ Result<const uint16_t*> Engine::weights(int id) {
 
 Result<uint16_t*> Engine::gradient(int id) {
   PEAL_TRY(checkSealed());
-  const Result<size_t> index = parameterIndex(id);
+  const Result<size_t> index = trainedIndex(id);
   if (!index) {
     return index.error();
   }
@@ -262,7 +216,7 @@ Result<uint16_t*> Engine::gradient(int id) {
 
 Result<void> Engine::gradientReady(int id) {
   PEAL_TRY(checkSealed());
-  const Result<size_t> index = parameterIndex(id);
+  const Result<size_t> index = trainedIndex(id);
   if (!index) {
     return index.error();
   }
@@ -281,15 +235,11 @@ Result<void> Engine::endMicroBatch() {
   }
   // Units without backward, last first, as backward would have left them.
   for (size_t unit = model_.layout.units.size(); unit-- > 0;) {
-    const Unit& place = model_.layout.units[unit];
-    if (gradients_.isReady(place.first)) {
-      continue;
-    }
-    PEAL_TRY(gradients_.fillMissing(place.first, place.end));
-    if (model_.stage() == 3) {
-      PEAL_TRY(gradients_.reduceUnit(unit));
+    if (!closed_[unit]) {
+      PEAL_TRY(closeBackward(unit));
     }
   }
+  closed_.assign(closed_.size(), false);
   gradients_.endMicroBatch();
   weights_.forgetGathered();
   return {};

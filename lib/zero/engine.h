@@ -26,7 +26,8 @@ class Engine {
   // In the middle of a step, or broken: aborts, so that no rank waits for this one.
   ~Engine();
 
-  Result<int> addParameter(const char* name, uint64_t elements, int unit, pealZeroDecay_t decay);
+  Result<int> addGroup(const pealZeroGroup_t& group);
+  Result<int> addParameter(const pealZeroParameter_t& described);
   Result<void> keepUnit(int unit);
   Result<void> setInitial(int id, const float* values);
   Result<void> seal();
@@ -45,6 +46,8 @@ class Engine {
   Result<void> setTrace(pealZeroTrace_t trace, void* user);
   pealComm_t comm() const { return collectives_->comm(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
+  // Its strings are the engine's.
+  Result<pealZeroParameter_t> describe(int id) const;
 
  private:
   Engine(const pealZeroOptions_t& options, std::unique_ptr<Collectives> collectives);
@@ -53,6 +56,13 @@ class Engine {
   Result<void> checkSealed() const;
   Result<size_t> parameterIndex(int id) const;
   Result<size_t> unitIndex(int unit) const;
+  Result<Parameter> readDescriptor(const pealZeroParameter_t& described) const;
+  Result<void> checkPlace(const pealZeroParameter_t& described, uint64_t elements) const;
+  Result<size_t> trainedIndex(int id) const;  // of a parameter that has gradients
+  Result<void> closeBackward(size_t unit);
+
+  // read()
+  static std::vector<size_t> partsOf(const Parameter& parameter, const Bucket& bucket);
 
   // seal()
   void makeModel();
@@ -61,6 +71,7 @@ class Engine {
   uint64_t digestOptions() const;
   uint64_t digestParameters() const;
   Result<void> broadcastInitial();
+  Result<void> broadcastInitial(const Bucket& bucket, Role role);
 
   // step()
   struct Totals {
@@ -72,10 +83,12 @@ class Engine {
   Result<void> update(double learningRate, double gradientScale);
 
   pealZeroOptions_t options_;
+  std::vector<Group> groups_;
   std::vector<Parameter> registered_;
   std::vector<bool> kept_;             // per unit
   std::vector<const float*> initial_;  // per parameter, until seal
   bool sealed_ = false;
+  std::vector<bool> closed_;       // per unit: its gradients of this micro-batch are complete
   std::optional<Error> rejected_;  // the ranks disagree
 
   // Destroyed in reverse: communication ends before the memory that it uses goes.

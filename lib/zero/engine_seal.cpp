@@ -78,6 +78,8 @@ void Engine::makeModel() {
                              collectives_->rank(), options_.bucketBytes);
   const Layout& layout = model_.layout;
   model_.options = options_;
+  model_.groups = groups_;
+  closed_.assign(layout.units.size(), false);
   const auto kept = static_cast<int>(std::count(kept_.begin(), kept_.end(), true));
   const auto slots = [](int wanted, int otherwise, size_t things) {
     return static_cast<int>(std::min(static_cast<size_t>(wanted > 0 ? wanted : otherwise), things));
@@ -88,6 +90,7 @@ void Engine::makeModel() {
 
   pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
   input.parameters = layout.elements;
+  input.frozenParameters = layout.frozenElements;
   input.ranks = collectives_->ranks();
   input.rank = collectives_->rank();
   input.microBatches = options_.microBatches;
@@ -97,6 +100,7 @@ void Engine::makeModel() {
   input.bucketSlots = model_.options.bucketSlots;
   input.units = layout.units.size();
   input.unitElements = layout.largestUnit;
+  input.unitTrained = layout.largestBucket;
   input.unitSlots = model_.options.unitSlots;
   input.unitGradientSlots = model_.options.bucketSlots;
   model_.plan = planMemory(input, options_.stage, input.ranks, input.rank);
@@ -116,12 +120,12 @@ Result<void> Engine::allocate() {
   weights_.describeMemory(memory_);
   gradients_.describeMemory(memory_);
   optimizer_.describeMemory(memory_);
-  const auto missing = std::find(initial_.begin(), initial_.end(), nullptr);
-  if (collectives_->rank() == 0 && missing != initial_.end()) {
-    const auto id = static_cast<size_t>(missing - initial_.begin());
-    return Error{pealInvalidUsage, fmt::format("parameter {} (\"{}\") has no first values: call "
-                                               "pealZeroSetInitial for it on rank 0",
-                                               id, registered_[id].name)};
+  for (size_t id = 0; id < registered_.size() && collectives_->rank() == 0; ++id) {
+    if (initial_[id] == nullptr && registered_[id].role != Role::Alias) {
+      return Error{pealInvalidUsage, fmt::format("parameter {} (\"{}\") has no first values: call "
+                                                 "pealZeroSetInitial for it on rank 0",
+                                                 id, registered_[id].name)};
+    }
   }
   return {};
 }
@@ -145,9 +149,20 @@ uint64_t Engine::digestParameters() const {
   Digest digest;
   for (const Parameter& parameter : registered_) {
     digest.add(parameter.name);
-    digest.add(parameter.elements);
-    digest.add(static_cast<uint64_t>(parameter.unit));
-    digest.add(static_cast<uint64_t>(parameter.decay));
+    digest.add(uint64_t{parameter.extents.size()});
+    for (const uint64_t extent : parameter.extents) {
+      digest.add(extent);
+    }
+    for (const int value : {parameter.unit, parameter.group, static_cast<int>(parameter.decay),
+                            static_cast<int>(parameter.role), static_cast<int>(parameter.tiedTo)}) {
+      digest.add(static_cast<uint64_t>(value));
+    }
+  }
+  for (const Group& group : groups_) {
+    for (const double value :
+         {group.learningRateFactor, group.beta1, group.beta2, group.epsilon, group.weightDecay}) {
+      digest.add(value);
+    }
   }
   for (const bool kept : kept_) {
     digest.add(uint64_t{kept ? 1u : 0u});
@@ -196,36 +211,48 @@ Result<void> Engine::agree(const Result<void>& prepared) {
     return Error{
         pealInvalidUsage,
         fmt::format("{} registered other parameters than this rank ({}: {} parameters, {} elements); "
-                    "names, sizes, units, decay, kept units and the order must be the same",
-                    listOf(otherParameters), self, registered_.size(), model_.layout.elements)};
+                    "names, shapes, units, groups, decay, frozen and tied ones, kept units and the order "
+                    "must be the same",
+                    listOf(otherParameters), self, registered_.size(),
+                    model_.layout.elements + model_.layout.frozenElements)};
   }
   return {};
 }
 
-// Pieces of the flat space through a staging buffer of bounded size, since no rank has room for all in fp32.
 Result<void> Engine::broadcastInitial() {
+  for (const Bucket& bucket : model_.layout.buckets) {
+    PEAL_TRY(broadcastInitial(bucket, Role::Trained));
+  }
+  for (const Bucket& bucket : model_.layout.frozen) {
+    PEAL_TRY(broadcastInitial(bucket, Role::Frozen));
+  }
+  initial_.clear();
+  return {};
+}
+
+// Pieces of the bucket through a staging buffer of bounded size, since no rank has room for all in fp32.
+Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
   const Layout& layout = model_.layout;
-  std::vector<float> staging(std::min(kStagingElements, layout.largestBucket));
-  for (const Bucket& bucket : layout.buckets) {
-    for (uint64_t begin = 0; begin < bucket.elements; begin += staging.size()) {
-      const std::span<float> piece(staging.data(), std::min(staging.size(), bucket.elements - begin));
-      if (collectives_->rank() == 0) {
-        for (size_t id = bucket.first; id < bucket.end; ++id) {
-          const uint64_t parameterBegin = layout.parameters[id].begin - bucket.begin;
-          const uint64_t from = std::max(begin, parameterBegin);
-          const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
-          if (from < to) {
-            std::copy_n(initial_[id] + (from - parameterBegin), to - from, piece.data() + (from - begin));
-          }
+  std::vector<float> staging(std::min(kStagingElements, bucket.elements));
+  for (uint64_t begin = 0; begin < bucket.elements; begin += staging.size()) {
+    const std::span<float> piece(staging.data(), std::min(staging.size(), bucket.elements - begin));
+    if (collectives_->rank() == 0) {
+      for (const size_t id : bucket.parameters) {
+        const uint64_t parameterBegin = layout.parameters[id].begin - bucket.begin;
+        const uint64_t from = std::max(begin, parameterBegin);
+        const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
+        if (from < to) {
+          std::copy_n(initial_[id] + (from - parameterBegin), to - from, piece.data() + (from - begin));
         }
       }
-      PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
-      PEAL_TRY(collectives_->finish());
-      weights_.setInitial(bucket, begin, piece);
+    }
+    PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
+    PEAL_TRY(collectives_->finish());
+    weights_.setInitial(bucket, begin, piece);
+    if (role == Role::Trained) {
       optimizer_.setInitial(bucket, begin, piece);
     }
   }
-  initial_.clear();
   return {};
 }
 

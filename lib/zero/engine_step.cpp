@@ -1,6 +1,4 @@
-// pealZeroStep and pealZeroRead.
-//
-// The step: wait for the reductions bucket by bucket while adding up squares; one small all-reduce of the
+// pealZeroStep: wait for the reductions bucket by bucket while adding up squares; one small all-reduce of the
 // exact sum, the non-finite flag and the tokens; then AdamW bucket by bucket, each followed by the gathering
 // of its new weights. Every decision is made from the all-reduced numbers, so it is the same on every rank.
 #include <fmt/format.h>
@@ -122,50 +120,6 @@ Result<void> Engine::update(double learningRate, double gradientScale) {
     PEAL_TRY(weights_.gatherUpdated(bucket));
   }
   return {};
-}
-
-// ---- read
-// ---------------------------------------------------------------------------------------------------
-
-Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
-  PEAL_TRY(checkSealed());
-  const Result<size_t> index = parameterIndex(id);
-  if (!index) {
-    return index.error();
-  }
-  if (weights_.anyOpen() || gradients_.anyHandedOver()) {
-    return Error{pealInvalidUsage,
-                 "values are read between steps: all units left, and no gradient handed over"};
-  }
-  const Parameter& parameter = model_.layout.parameters[*index];
-  const Bucket& bucket = model_.layout.buckets[parameter.bucket];
-  // The blocks of the ranks follow each other in the bucket, so each rank's part of the parameter is one
-  // stretch, and the parts in rank order are the parameter.
-  const uint64_t begin = parameter.begin - bucket.begin;
-  std::vector<size_t> counts(bucket.counts.size());
-  uint64_t blockBegin = 0;
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    const uint64_t blockEnd = blockBegin + bucket.counts[rank];
-    const uint64_t from = std::max(begin, blockBegin);
-    const uint64_t to = std::min(begin + parameter.elements, blockEnd);
-    counts[rank] = from < to ? to - from : 0;
-    blockBegin = blockEnd;
-  }
-  if (tensor == pealZeroWeight) {
-    std::vector<uint16_t> rounded(parameter.elements);
-    PEAL_TRY(weights_.read(parameter.bucket, parameter.begin, counts, rounded.data()));
-    std::transform(rounded.begin(), rounded.end(), values, fromBf16);
-    return {};
-  }
-  const Owned part = model_.owned(bucket);
-  const float* state = optimizer_.state(tensor, bucket);
-  if (model_.stage() == 0) {
-    std::copy_n(state + begin, parameter.elements, values);
-    return {};
-  }
-  const uint64_t skipped = std::min(begin - std::min(begin, part.begin), part.elements);
-  PEAL_TRY(collectives_->allGather(pealZeroInspect, state + skipped, values, counts, pealFloat32));
-  return collectives_->finish();
 }
 
 }  // namespace peal::zero

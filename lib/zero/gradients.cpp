@@ -96,9 +96,7 @@ Result<void> Gradients::takeSlot(size_t bucket) {
                     "bucketSlots",
                     slots_.size(), nextLaunch_, buckets_.size(),
                     nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
-                    nextLaunch_ < buckets_.size()
-                        ? model_->layout.buckets[nextLaunch_].end - model_->layout.buckets[nextLaunch_].first
-                        : 0,
+                    nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0,
                     bucket)};
   }
   PEAL_TRY(collectives_->wait(best->reduced));
@@ -142,8 +140,10 @@ void Gradients::addUp(const Parameter& parameter, uint16_t* values) {
   }
 }
 
-Result<void> Gradients::fillMissing(size_t first, size_t end) {
-  for (size_t id = end; id-- > first;) {
+Result<void> Gradients::fillMissing(size_t unit) {
+  const std::vector<size_t>& members = model_->layout.units[unit].parameters;
+  for (auto member = members.rbegin(); member != members.rend(); ++member) {
+    const size_t id = *member;
     if (states_[id] == State::Ready) {
       continue;
     }
@@ -173,7 +173,7 @@ Result<void> Gradients::launchInOrder() {
   }
   while (nextLaunch_ < buckets_.size()) {
     const Bucket& bucket = model_->layout.buckets[nextLaunch_];
-    if (buckets_[nextLaunch_].ready < bucket.end - bucket.first) {
+    if (buckets_[nextLaunch_].ready < bucket.parameters.size()) {
       break;
     }
     PEAL_TRY(launch(nextLaunch_));
@@ -182,7 +182,10 @@ Result<void> Gradients::launchInOrder() {
   return {};
 }
 
-Result<void> Gradients::reduceUnit(size_t unit) { return launch(buckets_.size() - 1 - unit); }
+Result<void> Gradients::reduceUnit(size_t unit) {
+  const bool trains = !model_->layout.units[unit].parameters.empty();
+  return trains ? launch(buckets_.size() - 1 - unit) : Result<void>();
+}
 
 Result<void> Gradients::launch(size_t index) {
   const Bucket& bucket = model_->layout.buckets[index];
@@ -192,7 +195,7 @@ Result<void> Gradients::launch(size_t index) {
     PEAL_TRY(collectives_->allReduce({pealZeroAllReduce, name}, gradients_.as<uint16_t>() + bucket.begin,
                                      bucket.elements, pealBfloat16));
   } else {
-    const uint16_t* from = address(model_->layout.parameters[bucket.first]);
+    const uint16_t* from = address(model_->layout.parameters[bucket.parameters.front()]);
     PEAL_TRY(collectives_->reduceScatter({pealZeroReduceScatter, name}, from, reducedPart(bucket),
                                          bucket.counts, pealBfloat16));
   }

@@ -27,11 +27,10 @@ class Gradients {
   // Of the running micro-batch.
   Result<uint16_t*> destination(size_t id);
   Result<void> ready(size_t id);
-  // All gradients of parameters [first, end) that are not ready become zeros.
-  Result<void> fillMissing(size_t first, size_t end);
-  // Stage 3: reduces the unit, whose gradients are all ready.
+  // All gradients of the unit that are not ready become zeros.
+  Result<void> fillMissing(size_t unit);
+  // Stage 3: reduces the unit, whose gradients are all ready. One whose parameters are all frozen has none.
   Result<void> reduceUnit(size_t unit);
-  bool isReady(size_t id) const { return states_[id] == State::Ready; }
   // All buckets are reduced or about to be; the next micro-batch (or step) may begin.
   void endMicroBatch();
 

@@ -8,48 +8,86 @@
 namespace peal::zero {
 namespace {
 
-void placeParameters(Layout& layout, const std::vector<bool>& kept) {
+void placeTrained(Layout& layout) {
   for (size_t id = 0; id < layout.parameters.size(); ++id) {
     Parameter& parameter = layout.parameters[id];
-    parameter.begin = layout.elements;
-    layout.elements += parameter.elements;
-    const auto number = static_cast<size_t>(parameter.unit);
-    if (number == layout.units.size()) {
-      layout.units.push_back({id, id, parameter.begin, 0, kept[number]});
+    Unit& unit = layout.units[static_cast<size_t>(parameter.unit)];
+    if (parameter.role != Role::Trained) {
+      continue;
     }
-    Unit& unit = layout.units[number];
-    unit.end = id + 1;
+    if (unit.parameters.empty()) {
+      unit.begin = layout.elements;
+    }
+    parameter.begin = layout.elements;
+    parameter.index = layout.elements;
+    layout.elements += parameter.elements;
+    unit.parameters.push_back(id);
     unit.elements += parameter.elements;
   }
 }
 
-// Buckets for stages 0 to 2, from the last parameter to the first.
+void append(Bucket& bucket, const std::vector<Parameter>& parameters, size_t id) {
+  if (bucket.parameters.empty()) {
+    bucket.begin = parameters[id].begin;
+  }
+  bucket.parameters.push_back(id);
+  bucket.elements += parameters[id].elements;
+}
+
+void placeFrozen(Layout& layout) {
+  layout.frozen.resize(layout.units.size());
+  for (size_t id = 0; id < layout.parameters.size(); ++id) {
+    Parameter& parameter = layout.parameters[id];
+    if (parameter.role == Role::Frozen) {
+      parameter.begin = layout.elements + layout.frozenElements;
+      parameter.bucket = static_cast<size_t>(parameter.unit);
+      layout.frozenElements += parameter.elements;
+      append(layout.frozen[parameter.bucket], layout.parameters, id);
+    }
+  }
+}
+
+// Buckets for stages 0 to 2, from the last trained parameter to the first.
 void fillBuckets(Layout& layout, size_t bucketBytes) {
   const uint64_t most = bucketBytes / kGradientBytes;
+  std::vector<std::vector<size_t>> members;  // of each bucket, backwards
+  uint64_t elements = 0;                     // of the last
   for (size_t id = layout.parameters.size(); id-- > 0;) {
     const Parameter& parameter = layout.parameters[id];
-    const bool fits = !layout.buckets.empty() && layout.buckets.back().elements + parameter.elements <= most;
-    if (!fits) {
-      layout.buckets.push_back({id, id + 1, parameter.begin, 0, {}, 0, 0, 0});
+    if (parameter.role != Role::Trained) {
+      continue;
     }
-    Bucket& bucket = layout.buckets.back();
-    bucket.first = id;
-    bucket.begin = parameter.begin;
-    bucket.elements += parameter.elements;
+    if (members.empty() || elements + parameter.elements > most) {
+      members.emplace_back();
+      elements = 0;
+    }
+    members.back().push_back(id);
+    elements += parameter.elements;
+  }
+  for (const std::vector<size_t>& backwards : members) {
+    Bucket& bucket = layout.buckets.emplace_back();
+    for (auto id = backwards.rbegin(); id != backwards.rend(); ++id) {
+      append(bucket, layout.parameters, *id);
+    }
   }
 }
 
+// A unit without trained parameters has an empty bucket.
 void unitsAsBuckets(Layout& layout) {
   for (auto unit = layout.units.rbegin(); unit != layout.units.rend(); ++unit) {
-    layout.buckets.push_back({unit->first, unit->end, unit->begin, unit->elements, {}, 0, 0, 0});
+    Bucket& bucket = layout.buckets.emplace_back();
+    bucket.parameters = unit->parameters;
+    bucket.begin = unit->begin;
+    bucket.elements = unit->elements;
   }
 }
 
-// Divides the buckets; `turn` is the rank whose block gets the next odd element.
-void divideBuckets(Layout& layout, int ranks, int rank) {
+// Divides the buckets; `turn` is the rank whose block gets the next odd element. Returns what this rank owns.
+uint64_t divideBuckets(std::vector<Bucket>& buckets, int ranks, int rank, uint64_t shardBegin) {
   const auto count = static_cast<uint64_t>(ranks);
   uint64_t turn = 0;
-  for (Bucket& bucket : layout.buckets) {
+  uint64_t owned = 0;
+  for (Bucket& bucket : buckets) {
     const uint64_t longer = bucket.elements % count;
     bucket.counts.assign(count, bucket.elements / count);
     for (uint64_t i = 0; i < longer; ++i) {
@@ -60,9 +98,10 @@ void divideBuckets(Layout& layout, int ranks, int rank) {
       bucket.ownBegin += bucket.counts[static_cast<size_t>(r)];
     }
     bucket.ownElements = bucket.counts[static_cast<size_t>(rank)];
-    bucket.shardBegin = layout.shardElements;
-    layout.shardElements += bucket.ownElements;
+    bucket.shardBegin = shardBegin + owned;
+    owned += bucket.ownElements;
   }
+  return owned;
 }
 
 }  // namespace
@@ -71,41 +110,57 @@ Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& ke
                   int rank, size_t bucketBytes) {
   Layout layout;
   layout.parameters = std::move(parameters);
-  placeParameters(layout, kept);
+  for (const bool isKept : kept) {
+    layout.units.emplace_back().kept = isKept;
+  }
+  placeTrained(layout);
+  placeFrozen(layout);
   if (stage == 3) {
     unitsAsBuckets(layout);
   } else {
     fillBuckets(layout, bucketBytes);
   }
-  divideBuckets(layout, ranks, rank);
+  layout.shardElements = divideBuckets(layout.buckets, ranks, rank, 0);
+  layout.frozenShardElements = divideBuckets(layout.frozen, ranks, rank, layout.shardElements);
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     const Bucket& bucket = layout.buckets[b];
     layout.largestBucket = std::max(layout.largestBucket, bucket.elements);
-    for (size_t id = bucket.first; id < bucket.end; ++id) {
+    for (const size_t id : bucket.parameters) {
       layout.parameters[id].bucket = b;
     }
   }
-  for (const Unit& unit : layout.units) {
-    layout.largestUnit = std::max(layout.largestUnit, unit.elements);
+  for (size_t unit = 0; unit < layout.units.size(); ++unit) {
+    layout.largestUnit =
+        std::max(layout.largestUnit, layout.units[unit].elements + layout.frozen[unit].elements);
+  }
+  for (Parameter& parameter : layout.parameters) {
+    if (parameter.role == Role::Alias) {
+      parameter.begin = layout.parameters[parameter.tiedTo].begin;
+      parameter.bucket = layout.parameters[parameter.tiedTo].bucket;
+    }
   }
   return layout;
 }
 
-std::vector<Segment> decaySegments(const Layout& layout, const Bucket& bucket, uint64_t begin,
-                                   uint64_t elements) {
+std::vector<Segment> updateSegments(const Layout& layout, const Bucket& bucket, uint64_t begin,
+                                    uint64_t elements) {
   std::vector<Segment> segments;
   const uint64_t end = begin + elements;
-  for (size_t id = bucket.first; id < bucket.end; ++id) {
+  for (const size_t id : bucket.parameters) {
     const Parameter& parameter = layout.parameters[id];
-    const uint64_t from = std::max(begin, parameter.begin - bucket.begin);
-    const uint64_t to = std::min(end, parameter.begin - bucket.begin + parameter.elements);
+    const uint64_t offset = parameter.begin - bucket.begin;
+    const uint64_t from = std::max(begin, offset);
+    const uint64_t to = std::min(end, offset + parameter.elements);
     if (from >= to) {
       continue;
     }
-    if (!segments.empty() && segments.back().decay == parameter.decay) {
-      segments.back().elements += to - from;
+    const uint64_t index = parameter.index + (from - offset);
+    Segment* last = segments.empty() ? nullptr : &segments.back();
+    if (last != nullptr && last->group == parameter.group && last->decay == parameter.decay &&
+        last->index + last->elements == index) {
+      last->elements += to - from;
     } else {
-      segments.push_back({from, to - from, parameter.decay});
+      segments.push_back({from, to - from, parameter.group, parameter.decay, index});
     }
   }
   return segments;

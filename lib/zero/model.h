@@ -1,5 +1,7 @@
 // What all parts of the engine look at: the options, the layout, and which elements this rank updates.
 #pragma once
+#include <vector>
+
 #include "lib/zero/layout.h"
 #include "peal/zero.h"
 
@@ -12,8 +14,14 @@ struct Owned {
   uint64_t state;  // where it lies in the arenas of the optimizer
 };
 
+// AdamW's numbers of a group of parameters.
+struct Group {
+  double learningRateFactor, beta1, beta2, epsilon, weightDecay;
+};
+
 struct Model {
   pealZeroOptions_t options;
+  std::vector<Group> groups;  // 0: the options'
   Layout layout;
   pealZeroPlanStage_t plan;  // this rank's arenas
 

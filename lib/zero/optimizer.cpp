@@ -20,9 +20,10 @@ Result<void> Optimizer::allocate(const Model& model) {
       moment1_.allocate("moment1", pealZeroModelState, ArenaMemory::Private, owned * kFloatBytes, planned));
   PEAL_TRY(
       moment2_.allocate("moment2", pealZeroModelState, ArenaMemory::Private, owned * kFloatBytes, planned));
+  groups_.reserve(model.groups.size());
   for (const Bucket& bucket : model.layout.buckets) {
     const Owned part = model.owned(bucket);
-    segments_.push_back(decaySegments(model.layout, bucket, part.begin, part.elements));
+    segments_.push_back(updateSegments(model.layout, bucket, part.begin, part.elements));
   }
   return {};
 }
@@ -44,10 +45,13 @@ void Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::span<const
 }
 
 void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
-  const pealZeroOptions_t& o = model_->options;
-  const AdamwSettings settings{o.beta1, o.beta2, o.epsilon, o.weightDecay};
-  scalars_ = adamwScalars(settings, learningRate, step, gradientScale);
-  decayFactor_ = adamwDecayFactor(learningRate, settings.weightDecay);
+  groups_.clear();
+  for (const Group& group : model_->groups) {
+    const AdamwSettings settings{group.beta1, group.beta2, group.epsilon, group.weightDecay};
+    const double rate = learningRate * group.learningRateFactor;
+    groups_.push_back(
+        {adamwScalars(settings, rate, step, gradientScale), adamwDecayFactor(rate, settings.weightDecay)});
+  }
 }
 
 void Optimizer::update(size_t index, const uint16_t* gradient, uint16_t* weight) {
@@ -55,8 +59,9 @@ void Optimizer::update(size_t index, const uint16_t* gradient, uint16_t* weight)
   for (const Segment& segment : segments_[index]) {
     const uint64_t offset = segment.begin - part.begin;
     const uint64_t at = part.state + offset;
-    AdamwScalars scalars = scalars_;
-    scalars.decayFactor = segment.decay == pealZeroDecay ? decayFactor_ : 1.0f;
+    const GroupScalars& group = groups_[static_cast<size_t>(segment.group)];
+    AdamwScalars scalars = group.scalars;
+    scalars.decayFactor = segment.decay == pealZeroDecay ? group.decayFactor : 1.0f;
     loops().adamw(scalars, {gradient + offset, master_.as<float>() + at, moment1_.as<float>() + at,
                             moment2_.as<float>() + at, weight + offset, segment.elements});
   }

@@ -30,8 +30,11 @@ class Optimizer {
   const Model* model_ = nullptr;
   Arena master_, moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
-  AdamwScalars scalars_{};
-  float decayFactor_ = 1;
+  struct GroupScalars {
+    AdamwScalars scalars;  // without decay
+    float decayFactor;
+  };
+  std::vector<GroupScalars> groups_;  // of the running update
 };
 
 }  // namespace peal::zero

@@ -58,6 +58,7 @@ Result<void> checkPlanInput(const pealZeroPlanInput_t& input) {
       {"units", number(input.units), 0, kMostCount},
       {"keptUnits", number(input.keptUnits), 0, number(input.units)},
       {"unitElements", number(input.unitElements), 0, kMostElements},
+      {"unitTrained", number(input.unitTrained), 0, kMostElements},
       {"unitSlots", number(input.unitSlots), 1, 4096},
       {"unitGradientSlots", number(input.unitGradientSlots), 1, 64},
       {"activationBytes", input.activationBytes, 0, 1e18},

@@ -27,6 +27,12 @@ uint64_t largestUnit(const pealZeroPlanInput_t& input, uint64_t elements) {
   return input.unitElements > 0 ? input.unitElements : divideUp(elements, input.units);
 }
 
+// Of the largest unit's gradients. No unit has more trained elements than there are.
+uint64_t largestTrained(const pealZeroPlanInput_t& input) {
+  const uint64_t given = input.unitTrained > 0 ? input.unitTrained : largestUnit(input, input.parameters);
+  return std::min(given, input.parameters);
+}
+
 // More buffers than there are things to put into them are never made. things: 0 if not known.
 int slots(int wanted, uint64_t things) {
   return things == 0 ? wanted : static_cast<int>(std::min(static_cast<uint64_t>(wanted), things));
@@ -71,7 +77,7 @@ pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int6
   }
   if (sharding == 3) {
     row.gradientBuffers =
-        bytes(largestUnit(input, trained), input.gradientBytes * slots(input.unitGradientSlots, input.units));
+        bytes(largestTrained(input), input.gradientBytes * slots(input.unitGradientSlots, input.units));
     row.unitBuffers = bytes(largestUnit(input, trained + input.frozenParameters),
                             input.weightBytes * slots(input.unitSlots, input.units));
   }

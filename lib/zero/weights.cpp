@@ -20,9 +20,11 @@ Result<void> Weights::allocate(const Model& model, Collectives& collectives) {
   collectives_ = &collectives;
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 2;
-  PEAL_TRY(weights_.allocate("weights", pealZeroModelState, ArenaMemory::Shared,
-                             (full ? layout.elements : layout.shardElements) * kWeightBytes,
-                             model.plan.weights));
+  PEAL_TRY(weights_.allocate(
+      "weights", pealZeroModelState, ArenaMemory::Shared,
+      (full ? layout.elements + layout.frozenElements : layout.shardElements + layout.frozenShardElements) *
+          kWeightBytes,
+      model.plan.weights));
   if (!full) {
     slotTaken_.assign(static_cast<size_t>(model.options.unitSlots), false);
     PEAL_TRY(buffers_.allocate("unit buffers", pealZeroWorking, ArenaMemory::Shared,
@@ -69,10 +71,8 @@ Result<void> Weights::enter(size_t unit, pealZeroPass_t pass) {
     PEAL_TRY(prefetchAfter(unit, pass));
     PEAL_TRY(collectives_->wait(state.gathered));
   } else {
-    const Unit& place = model_->layout.units[unit];
-    const size_t last = model_->layout.parameters[place.first].bucket;
-    for (size_t bucket = model_->layout.parameters[place.end - 1].bucket; bucket <= last; ++bucket) {
-      PEAL_TRY(collectives_->wait(updated_[bucket]));
+    for (const size_t id : model_->layout.units[unit].parameters) {
+      PEAL_TRY(collectives_->wait(updated_[model_->layout.parameters[id].bucket]));
     }
   }
   state.open = true;
@@ -102,9 +102,12 @@ const uint16_t* Weights::weights(size_t id) const {
   if (model_->stage() <= 2) {
     return weights_.as<uint16_t>() + parameter.begin;
   }
+  // The frozen part follows the trained one.
   const auto unit = static_cast<size_t>(parameter.unit);
+  const Bucket& bucket = model_->layout.bucketOf(parameter);
+  const uint64_t before = &bucket == &model_->layout.frozen[unit] ? model_->layout.units[unit].elements : 0;
   return buffers_.as<uint16_t>() + static_cast<uint64_t>(units_[unit].slot) * model_->layout.largestUnit +
-         (parameter.begin - model_->layout.units[unit].begin);
+         before + (parameter.begin - bucket.begin);
 }
 
 // Issues the gathering of a unit that is not gathered yet.
@@ -120,10 +123,15 @@ Result<void> Weights::gather(size_t unit) {
                              "gathered; leave units when they are done, or raise unitSlots",
                              slotTaken_.size(), openUnits_, unit)};
   }
-  const size_t index = model_->layout.buckets.size() - 1 - unit;
-  uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * model_->layout.largestUnit;
-  PEAL_TRY(collectives_->allGather({pealZeroAllGather, model_->nameOf(index)}, owned(index), to,
-                                   model_->layout.buckets[index].counts, pealBfloat16));
+  const Layout& layout = model_->layout;
+  uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * layout.largestUnit;
+  for (const Bucket* part : {&layout.buckets[layout.buckets.size() - 1 - unit], &layout.frozen[unit]}) {
+    if (!part->parameters.empty()) {
+      PEAL_TRY(collectives_->allGather({pealZeroAllGather, static_cast<int64_t>(unit)}, ownedPart(*part), to,
+                                       part->counts, pealBfloat16));
+    }
+    to += part->elements;
+  }
   slotTaken_[static_cast<size_t>(slot)] = true;
   state.slot = slot;
   return collectives_->record(state.gathered);
@@ -174,8 +182,9 @@ void Weights::forgetGathered() {
 
 // ---- the step ---------------------------------------------------------------------------------------------
 
-uint16_t* Weights::owned(size_t index) const {
-  const Bucket& bucket = model_->layout.buckets[index];
+uint16_t* Weights::owned(size_t bucket) const { return ownedPart(model_->layout.buckets[bucket]); }
+
+uint16_t* Weights::ownedPart(const Bucket& bucket) const {
   switch (model_->stage()) {
     case 0:
       return weights_.as<uint16_t>() + bucket.begin;
@@ -196,19 +205,17 @@ Result<void> Weights::gatherUpdated(size_t index) {
   return collectives_->record(updated_[index]);
 }
 
-Result<void> Weights::read(size_t index, uint64_t begin, std::span<const size_t> counts, uint16_t* values) {
-  const Bucket& bucket = model_->layout.buckets[index];
-  uint64_t count = 0;
-  for (const size_t part : counts) {
-    count += part;
-  }
+Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values) {
+  const Bucket& bucket = model_->layout.bucketOf(parameter);
   if (model_->stage() <= 2) {
-    PEAL_TRY(collectives_->wait(updated_[index]));
-    std::copy_n(weights_.as<uint16_t>() + begin, count, values);
+    if (parameter.role == Role::Trained) {
+      PEAL_TRY(collectives_->wait(updated_[parameter.bucket]));
+    }
+    std::copy_n(weights_.as<uint16_t>() + parameter.begin, parameter.elements, values);
     return {};
   }
-  const uint64_t skipped = begin - std::min(begin, bucket.begin + bucket.ownBegin);
-  PEAL_TRY(collectives_->allGather(pealZeroInspect, owned(index) + std::min(skipped, bucket.ownElements),
+  const uint64_t skipped = parameter.begin - std::min(parameter.begin, bucket.begin + bucket.ownBegin);
+  PEAL_TRY(collectives_->allGather(pealZeroInspect, ownedPart(bucket) + std::min(skipped, bucket.ownElements),
                                    values, counts, pealBfloat16));
   return collectives_->finish();
 }

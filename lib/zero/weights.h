@@ -41,9 +41,8 @@ class Weights {
   uint16_t* owned(size_t bucket) const;
   Result<void> gatherUpdated(size_t bucket);
 
-  // bf16 values of [begin, begin + count) of the flat space, inside one bucket, on every rank; waits.
-  // counts: how many of them each rank owns.
-  Result<void> read(size_t bucket, uint64_t begin, std::span<const size_t> counts, uint16_t* values);
+  // bf16 values of a parameter on every rank; waits. counts: how many of them each rank owns.
+  Result<void> read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values);
 
  private:
   struct UnitState {
@@ -53,6 +52,7 @@ class Weights {
     Mark gathered;
   };
 
+  uint16_t* ownedPart(const Bucket& bucket) const;
   Result<void> gather(size_t unit);
   void learnOrder(size_t unit, pealZeroPass_t pass);
   Result<void> prefetchAfter(size_t unit, pealZeroPass_t pass);

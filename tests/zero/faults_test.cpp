@@ -191,23 +191,21 @@ TEST(Usage, Registration) {
     pealZero_t zero = engine.handle();
     int id = 9;
     const float values[8] = {};
-    expectFailure(zero, pealZeroAddParameter(zero, nullptr, 4, 0, pealZeroDecay, &id), pealInvalidArgument,
-                  "name is NULL");
-    expectFailure(zero, pealZeroAddParameter(zero, "", 4, 0, pealZeroDecay, &id), pealInvalidArgument,
-                  "empty");
-    expectFailure(zero, pealZeroAddParameter(zero, "a", 4, 1, pealZeroDecay, &id), pealInvalidArgument,
-                  "first parameter's unit is 0");
-    EXPECT_EQ(pealZeroAddParameter(zero, "a", 4, 0, pealZeroDecay, &id), pealSuccess);
+    const auto add = [&](const char* name, uint64_t elements, int unit) {
+      const pealZeroParameter_t parameter = parameterOf(name, {elements}, unit);
+      return pealZeroAddParameter(zero, &parameter, &id);
+    };
+    expectFailure(zero, pealZeroAddParameter(zero, nullptr, &id), pealInvalidArgument, "parameter is NULL");
+    expectFailure(zero, add(nullptr, 4, 0), pealInvalidArgument, "name is NULL");
+    expectFailure(zero, add("", 4, 0), pealInvalidArgument, "empty");
+    expectFailure(zero, add("a", 4, 1), pealInvalidArgument, "first parameter's unit is 0");
+    EXPECT_EQ(add("a", 4, 0), pealSuccess);
     EXPECT_EQ(id, 0);
-    expectFailure(zero, pealZeroAddParameter(zero, "a", 4, 0, pealZeroDecay, &id), pealInvalidArgument,
-                  "another has this name");
-    expectFailure(zero, pealZeroAddParameter(zero, "b", 4, 2, pealZeroDecay, &id), pealInvalidArgument,
-                  "of 0 or 1");
-    expectFailure(zero, pealZeroAddParameter(zero, "b", uint64_t{1} << 60, 0, pealZeroDecay, &id),
-                  pealInvalidArgument, "10^15");
-    EXPECT_EQ(pealZeroAddParameter(zero, "b", 4, 1, pealZeroNoDecay, nullptr), pealSuccess);
-    expectFailure(zero, pealZeroAddParameter(zero, "c", 4, 0, pealZeroDecay, &id), pealInvalidArgument,
-                  "registered together");
+    expectFailure(zero, add("a", 4, 0), pealInvalidArgument, "another has this name");
+    expectFailure(zero, add("b", 4, 2), pealInvalidArgument, "of 0 or 1");
+    expectFailure(zero, add("b", uint64_t{1} << 60, 0), pealInvalidArgument, "10^15");
+    EXPECT_EQ(add("b", 4, 1), pealSuccess);
+    expectFailure(zero, add("c", 4, 0), pealInvalidArgument, "registered together");
     expectFailure(zero, pealZeroSetInitial(zero, 2, values), pealInvalidArgument, "no parameter 2: 2");
     expectFailure(zero, pealZeroSetInitial(zero, -1, values), pealInvalidArgument, "no parameter -1");
     expectFailure(zero, pealZeroSetInitial(zero, 0, nullptr), pealInvalidArgument, "values is NULL");
@@ -218,14 +216,13 @@ TEST(Usage, Registration) {
     int count = 0;
     EXPECT_EQ(pealZeroParameterCount(zero, &count), pealSuccess);
     EXPECT_EQ(count, 2);
-    const char* name = nullptr;
+    pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
     uint64_t elements = 0;
-    int unit = 0;
-    EXPECT_EQ(pealZeroParameterInfo(zero, 1, &name, &elements, &unit), pealSuccess);
-    EXPECT_STREQ(name, "b");
+    EXPECT_EQ(pealZeroParameterInfo(zero, 1, &parameter, &elements), pealSuccess);
+    EXPECT_STREQ(parameter.name, "b");
     EXPECT_EQ(elements, 4u);
-    EXPECT_EQ(unit, 1);
-    expectFailure(zero, pealZeroParameterInfo(zero, 2, nullptr, nullptr, nullptr), pealInvalidArgument,
+    EXPECT_EQ(parameter.unit, 1);
+    expectFailure(zero, pealZeroParameterInfo(zero, 2, nullptr, nullptr), pealInvalidArgument,
                   "no parameter 2");
     // Parameter 1 has no first values; after that the engine is of no use.
     expectFailure(zero, pealZeroSeal(zero), pealInvalidUsage, "parameter 1 (\"b\") has no first values");
@@ -254,8 +251,8 @@ TEST(Usage, UnitsAndGradientsOutOfOrder) {
       uint16_t* gradient = nullptr;
       const uint16_t* weights = nullptr;
       expectFailure(zero, pealZeroSeal(zero), pealInvalidUsage, "sealed already");
-      expectFailure(zero, pealZeroAddParameter(zero, "q", 4, 1, pealZeroDecay, nullptr), pealInvalidUsage,
-                    "is sealed");
+      const pealZeroParameter_t late = parameterOf("q", {4}, 1);
+      expectFailure(zero, pealZeroAddParameter(zero, &late, nullptr), pealInvalidUsage, "is sealed");
       expectFailure(zero, pealZeroSetInitial(zero, 0, values), pealInvalidUsage, "too late");
       expectFailure(zero, pealZeroKeepUnit(zero, 0), pealInvalidUsage, "is sealed");
       expectFailure(zero, pealZeroWeights(zero, 0, &weights), pealInvalidUsage, "unit 0 is not open");

@@ -15,7 +15,7 @@ std::vector<Parameter> model(const std::vector<uint64_t>& sizes, const std::vect
   std::vector<Parameter> parameters;
   for (size_t i = 0; i < sizes.size(); ++i) {
     parameters.push_back(
-        {fmt::format("p{}", i), sizes[i], units[i], i % 2 == 0 ? pealZeroDecay : pealZeroNoDecay, 0, 0});
+        {fmt::format("p{}", i), sizes[i], units[i], i % 2 == 0 ? pealZeroDecay : pealZeroNoDecay});
   }
   return parameters;
 }
@@ -31,8 +31,7 @@ TEST(Layout, BucketsFillFromTheEndAndNeverSplitAParameter) {
   ASSERT_EQ(layout.buckets.size(), 3u);
   EXPECT_EQ(layout.buckets[0].begin, 107u);
   EXPECT_EQ(layout.buckets[0].elements, 8u);
-  EXPECT_EQ(layout.buckets[0].first, 3u);
-  EXPECT_EQ(layout.buckets[0].end, 6u);
+  EXPECT_EQ(layout.buckets[0].parameters, (std::vector<size_t>{3, 4, 5}));
   EXPECT_EQ(layout.buckets[1].elements, 100u);
   EXPECT_EQ(layout.buckets[2].begin, 0u);
   EXPECT_EQ(layout.buckets[2].elements, 7u);
@@ -94,12 +93,52 @@ TEST(Layout, FewerElementsThanRanks) {
   EXPECT_EQ(makeLayout(flat({0, 0}), {false}, 1, 3, 2, 1 << 20).shardElements, 0u);
 }
 
+// Trained ones lie as if the frozen ones were not there; those lie behind them, and are divided alike.
+TEST(Layout, FrozenParametersLieBehindAndTiedNamesNowhere) {
+  const std::vector<uint64_t> sizes{7, 5, 3, 11, 4, 7, 2};
+  for (const int ranks : {1, 2, 3, 5, 64}) {
+    for (const int stage : {1, 3}) {
+      uint64_t trained = 0, frozen = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        std::vector<Parameter> parameters = model(sizes, {0, 0, 1, 1, 2, 0, 2});
+        parameters[1].role = Role::Frozen;
+        parameters[2].role = Role::Frozen;
+        parameters[3].role = Role::Frozen;  // unit 1 is all frozen
+        parameters[5].role = Role::Alias;
+        parameters[5].tiedTo = 0;
+        const Layout layout = makeLayout(parameters, {false, false, false}, stage, ranks, rank, 8);
+        EXPECT_EQ(layout.elements, 13u);
+        EXPECT_EQ(layout.frozenElements, 19u);
+        EXPECT_EQ(layout.shardElements, shardElements(13, ranks, rank));
+        EXPECT_EQ(layout.frozenShardElements, shardElements(19, ranks, rank));
+        trained += layout.shardElements;
+        frozen += layout.frozenShardElements;
+        EXPECT_EQ(layout.parameters[4].begin, 7u);
+        EXPECT_EQ(layout.parameters[6].begin, 11u);
+        EXPECT_EQ(layout.parameters[1].begin, 13u);
+        EXPECT_EQ(layout.parameters[3].begin, 21u);
+        EXPECT_EQ(layout.parameters[5].begin, 0u);
+        EXPECT_EQ(&layout.bucketOf(layout.parameters[5]), &layout.bucketOf(layout.parameters[0]));
+        EXPECT_EQ(&layout.bucketOf(layout.parameters[2]), &layout.frozen[1]);
+        EXPECT_EQ(layout.frozen[0].shardBegin, layout.shardElements);
+        EXPECT_EQ(layout.largestUnit, 14u);
+        if (stage == 3) {
+          EXPECT_EQ(layout.buckets[1].elements, 0u);
+          EXPECT_EQ(layout.largestBucket, 7u);
+        }
+      }
+      EXPECT_EQ(trained, 13u);
+      EXPECT_EQ(frozen, 19u);
+    }
+  }
+}
+
 TEST(Layout, SegmentsChangeWithTheDecay) {
   // Decay, none, decay: elements 0-3, 4-6, 7-11; the zero-length parameter makes no segment.
   std::vector<Parameter> parameters = flat({4, 3, 0, 5});
   parameters[3].decay = pealZeroDecay;
   const Layout layout = makeLayout(parameters, {false}, 1, 1, 0, 1 << 20);
-  const std::vector<Segment> segments = decaySegments(layout, layout.buckets[0], 2, 9);
+  const std::vector<Segment> segments = updateSegments(layout, layout.buckets[0], 2, 9);
   ASSERT_EQ(segments.size(), 3u);
   EXPECT_EQ(segments[0].begin, 2u);
   EXPECT_EQ(segments[0].elements, 2u);
@@ -108,6 +147,14 @@ TEST(Layout, SegmentsChangeWithTheDecay) {
   EXPECT_EQ(segments[1].decay, pealZeroNoDecay);
   EXPECT_EQ(segments[2].begin, 7u);
   EXPECT_EQ(segments[2].elements, 4u);
+  EXPECT_EQ(segments[2].index, 7u);
+  parameters[1].decay = pealZeroDecay;
+  parameters[3].group = 1;
+  const Layout grouped = makeLayout(parameters, {false}, 1, 1, 0, 1 << 20);
+  const std::vector<Segment> byGroup = updateSegments(grouped, grouped.buckets[0], 2, 9);
+  ASSERT_EQ(byGroup.size(), 2u);
+  EXPECT_EQ(byGroup[0].elements, 5u);
+  EXPECT_EQ(byGroup[1].group, 1);
 }
 
 }  // namespace

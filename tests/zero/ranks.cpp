@@ -68,16 +68,30 @@ uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_
 }
 
 Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, const Shape& shape,
-                 const std::vector<int>& keptUnits)
+                 const std::vector<int>& keptUnits, const std::vector<pealZeroGroup_t>& groups)
     : rank_(rank),
       microBatches_(options.microBatches),
       shape_(shape),
-      units_(shape.back().unit + 1),
+      units_(1 + std::max_element(shape.begin(), shape.end(),
+                                  [](const auto& a, const auto& b) { return a.unit < b.unit; })
+                     ->unit),
       engine_(comm, options) {
+  for (const pealZeroGroup_t& group : groups) {
+    engine_.addGroup(group);
+  }
   std::vector<std::vector<float>> initial;
   for (size_t p = 0; p < shape_.size(); ++p) {
-    const int id =
-        engine_.addParameter(fmt::format("p{}", p), shape_[p].elements, shape_[p].unit, shape_[p].decay);
+    const std::string name = fmt::format("p{}", p);
+    const std::string named = fmt::format("p{}", shape_[p].tiedTo);
+    pealZeroParameter_t parameter = parameterOf(name.c_str(), {shape_[p].elements}, shape_[p].unit);
+    parameter.decay = shape_[p].decay;
+    parameter.group = shape_[p].group;
+    parameter.frozen = shape_[p].frozen ? 1 : 0;
+    parameter.tiedTo = shape_[p].tiedTo >= 0 ? named.c_str() : nullptr;
+    const int id = engine_.addParameter(parameter);
+    if (shape_[p].tiedTo >= 0) {
+      continue;
+    }
     std::vector<float> values(shape_[p].elements + 1);  // one more: an empty vector has no address
     for (uint64_t i = 0; i < shape_[p].elements; ++i) {
       // Other ranks have other values, which must not matter.
@@ -95,7 +109,7 @@ Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, co
 uint64_t Trainer::elements() const {
   uint64_t total = 0;
   for (const ModelParameter& parameter : shape_) {
-    total += parameter.elements;
+    total += parameter.trains() ? parameter.elements : 0;
   }
   return total;
 }
@@ -118,7 +132,7 @@ void Trainer::backward(int microBatch) {
     }
     for (size_t p = shape_.size(); p-- > 0;) {
       const bool isWithheld = std::find(withheld.begin(), withheld.end(), p) != withheld.end();
-      if (shape_[p].unit != unit || isWithheld) {
+      if (shape_[p].unit != unit || isWithheld || !shape_[p].trains()) {
         continue;
       }
       const int id = static_cast<int>(p);
@@ -147,13 +161,14 @@ pealZeroReport_t Trainer::step(double learningRate) {
 }
 
 std::vector<float> Trainer::read(pealZeroTensor_t tensor) {
-  std::vector<float> all(elements() + 1);
-  uint64_t begin = 0;
+  std::vector<float> all;
   for (size_t p = 0; p < shape_.size(); ++p) {
-    engine_.read(static_cast<int>(p), tensor, all.data() + begin);
-    begin += shape_[p].elements;
+    if (shape_[p].trains() || (shape_[p].frozen && tensor == pealZeroWeight)) {
+      std::vector<float> values(shape_[p].elements + 1);  // one more: an empty vector has no address
+      engine_.read(static_cast<int>(p), tensor, values.data());
+      all.insert(all.end(), values.begin(), values.end() - 1);
+    }
   }
-  all.pop_back();
   return all;
 }
 

@@ -17,6 +17,10 @@ struct ModelParameter {
   uint64_t elements;
   int unit;
   pealZeroDecay_t decay = pealZeroDecay;
+  int group = 0;
+  bool frozen = false;
+  int tiedTo = -1;  // the parameter that this is another name of
+  bool trains() const { return !frozen && tiedTo < 0; }
 };
 using Shape = std::vector<ModelParameter>;
 
@@ -35,7 +39,7 @@ uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_
 class Trainer {
  public:
   Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, const Shape& shape,
-          const std::vector<int>& keptUnits = {});
+          const std::vector<int>& keptUnits = {}, const std::vector<pealZeroGroup_t>& groups = {});
 
   // Changes a gradient before it is handed over; may be empty. Arguments: parameter, micro-batch, values.
   std::function<void(size_t, int, uint16_t*)> tamper;
@@ -45,10 +49,10 @@ class Trainer {
   std::vector<size_t> withheld;
 
   pealZeroReport_t step(double learningRate = 1e-2);
-  // All parameters of one kind, in the order of registration, on every rank.
+  // All parameters that have such values, in the order of registration, without second names, on every rank.
   std::vector<float> read(pealZeroTensor_t tensor);
   Engine& engine() { return engine_; }
-  uint64_t elements() const;
+  uint64_t elements() const;  // trained
 
  private:
   void forward();

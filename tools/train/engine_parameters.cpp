@@ -36,8 +36,11 @@ void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& 
                         int rank) {
   std::vector<std::vector<float>> initial(specs.size());  // to be kept until the engine is sealed
   for (size_t i = 0; i < specs.size(); ++i) {
-    const int id = engine.addParameter(specs[i].name, specs[i].count(), static_cast<int>(specs[i].unit),
-                                       specs[i].decays ? pealZeroDecay : pealZeroNoDecay);
+    pealZeroParameter_t parameter = zero::parameterOf(
+        specs[i].name.c_str(), {specs[i].rows, specs[i].columns}, static_cast<int>(specs[i].unit));
+    parameter.dims = specs[i].columns == 1 ? 1 : 2;
+    parameter.decay = specs[i].decays ? pealZeroDecay : pealZeroNoDecay;
+    const int id = engine.addParameter(parameter);
     if (id != static_cast<int>(i)) {
       throw tools::ToolError(fmt::format("the engine numbers parameter {} '{}' as {}", i, specs[i].name, id));
     }

@@ -1,0 +1,340 @@
+// What a parameter can be beside trained with the options' AdamW: in a group, frozen, tied. On real ranks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "tests/zero/ranks.h"
+
+namespace peal::zero::test {
+namespace {
+
+// Three groups, frozen parameters at the start, inside and at the end of units, a unit that is all frozen,
+// two second names.
+Shape mixedShape() {
+  return {{37, 0, pealZeroDecay, 1},      {41, 0, pealZeroDecay, 0, true},
+          {5, 0, pealZeroNoDecay, 2},     {64, 1, pealZeroDecay, 0, true},
+          {0, 1, pealZeroDecay, 0, true}, {1, 2, pealZeroNoDecay, 0, true},
+          {129, 2, pealZeroDecay, 2},     {13, 2},
+          {200, 3, pealZeroNoDecay},      {37, 0, pealZeroDecay, 0, false, 0},
+          {31, 4, pealZeroDecay, 1},      {41, 0, pealZeroDecay, 0, false, 1}};
+}
+
+std::vector<pealZeroGroup_t> twoGroups() {
+  pealZeroGroup_t first = defaultGroup(), second = defaultGroup();
+  first.learningRateFactor = 0.25;
+  first.beta1 = 0.5;
+  first.weightDecay = 0.3;
+  second.beta2 = 0.9;
+  second.epsilon = 1e-3;
+  return {first, second};
+}
+
+pealZeroOptions_t mixedOptions(int stage, size_t bucketBytes, int microBatches = 1) {
+  pealZeroOptions_t options = defaultOptions();
+  options.stage = stage;
+  options.bucketBytes = bucketBytes;
+  options.microBatches = microBatches;
+  options.reduceEachMicroBatch = 1;
+  options.clipNorm = 0.5;
+  options.weightDecay = 0.1;
+  return options;
+}
+
+struct End {
+  std::vector<float> master, moment1, moment2, weight;
+  std::vector<double> norms;
+  bool operator==(const End&) const = default;
+};
+
+End trainMixed(int ranks, const pealZeroOptions_t& options, const std::vector<int>& kept = {}) {
+  std::vector<End> ends(static_cast<size_t>(ranks));
+  onRanks(ranks, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, options, mixedShape(), kept, twoGroups());
+    End& end = ends[static_cast<size_t>(rank)];
+    for (int step = 0; step < 3; ++step) {
+      end.norms.push_back(trainer.step().gradientNorm);
+    }
+    end.master = trainer.read(pealZeroMaster);
+    end.moment1 = trainer.read(pealZeroMoment1);
+    end.moment2 = trainer.read(pealZeroMoment2);
+    end.weight = trainer.read(pealZeroWeight);
+  });
+  for (const End& end : ends) {
+    EXPECT_TRUE(end == ends[0]);
+  }
+  return ends[0];
+}
+
+TEST(Registration, MixedModelsHaveTheSameBitsAtEveryStage) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    const End expected = trainMixed(ranks, mixedOptions(0, 1 << 20, 2));
+    EXPECT_EQ(expected.master.size(), 415u);
+    EXPECT_EQ(expected.weight.size(), 415u + 106u);
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const size_t bucketBytes : {size_t{2}, size_t{300}}) {
+        EXPECT_TRUE(trainMixed(ranks, mixedOptions(stage, bucketBytes, 2)) == expected)
+            << ranks << " " << stage;
+      }
+    }
+    EXPECT_TRUE(trainMixed(ranks, mixedOptions(3, 1 << 20, 2), {0, 1, 2, 3, 4}) == expected) << ranks;
+  }
+}
+
+// AdamW in fp64, each parameter with its group's numbers.
+TEST(Registration, GroupsFollowTheReference) {
+  const Shape shape = mixedShape();
+  const std::vector<pealZeroGroup_t> groups = twoGroups();
+  pealZeroOptions_t options = mixedOptions(2, 200);
+  options.clipNorm = 0;
+  std::vector<float> master(1000);
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, options, shape, {}, groups);
+    trainer.step();
+    trainer.step();
+    const std::vector<float> end = trainer.read(pealZeroMaster);
+    if (rank == 0) {
+      master = end;
+    }
+  });
+  size_t at = 0;
+  for (size_t p = 0; p < shape.size(); ++p) {
+    if (!shape[p].trains()) {
+      continue;
+    }
+    const auto own = [&](double pealZeroGroup_t::*field, double inherited) {
+      const double value = shape[p].group == 0 ? -1 : groups[static_cast<size_t>(shape[p].group) - 1].*field;
+      return value == -1 ? inherited : value;
+    };
+    const double rate = 1e-2 * own(&pealZeroGroup_t::learningRateFactor, 1);
+    const double beta1 = own(&pealZeroGroup_t::beta1, options.beta1);
+    const double beta2 = own(&pealZeroGroup_t::beta2, options.beta2);
+    const double epsilon = own(&pealZeroGroup_t::epsilon, options.epsilon);
+    const double decay =
+        shape[p].decay == pealZeroDecay ? own(&pealZeroGroup_t::weightDecay, options.weightDecay) : 0;
+    for (uint64_t i = 0; i < shape[p].elements; ++i, ++at) {
+      double w = initialValue(p, i), m = 0, v = 0;
+      uint16_t rounded = roundToBf16(initialValue(p, i));
+      for (uint64_t step = 1; step <= 2; ++step) {
+        const float sum = widen(syntheticGradient(p, i, 0, step - 1, 0, rounded)) +
+                          widen(syntheticGradient(p, i, 1, step - 1, 0, rounded));
+        const double g = widen(roundToBf16(sum)) / 37.0;  // 16 and 21 tokens
+        m = beta1 * m + (1 - beta1) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        const auto t = static_cast<double>(step);
+        w -= rate *
+             (m / (1 - std::pow(beta1, t)) / (std::sqrt(v / (1 - std::pow(beta2, t))) + epsilon) + decay * w);
+        rounded = roundToBf16(static_cast<float>(w));
+      }
+      ASSERT_NEAR(master[at], w, 1e-5 + 1.3e-6 * std::abs(w)) << "parameter " << p << ", element " << i;
+    }
+  }
+  EXPECT_EQ(at, master.size());
+}
+
+TEST(Registration, FrozenParametersKeepTheirFirstValues) {
+  const Shape shape = mixedShape();
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(3, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, mixedOptions(stage, 1 << 20), shape, {}, twoGroups());
+      trainer.step();
+      Engine& engine = trainer.engine();
+      for (size_t p = 0; p < shape.size(); ++p) {
+        const int id = static_cast<int>(p);
+        if (!shape[p].frozen) {
+          continue;
+        }
+        std::vector<float> values(shape[p].elements + 1);
+        engine.read(id, pealZeroWeight, values.data());
+        UnitScope scope(engine, shape[p].unit, pealZeroBackward);
+        const uint16_t* weights = engine.weights(id);
+        for (uint64_t i = 0; i < shape[p].elements; ++i) {
+          ASSERT_EQ(weights[i], roundToBf16(initialValue(p, i))) << "stage " << stage << ", parameter " << p;
+          ASSERT_EQ(values[i], widen(weights[i]));
+        }
+        uint16_t* gradient = nullptr;
+        EXPECT_EQ(pealZeroGradient(engine.handle(), id, &gradient), pealInvalidUsage);
+        EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), "is frozen: it has no gradient"),
+                  nullptr);
+        EXPECT_EQ(pealZeroGradientReady(engine.handle(), id), pealInvalidUsage);
+        scope.leave();
+        engine.endMicroBatch();
+        engine.step(0.1, 1);
+        EXPECT_EQ(pealZeroRead(engine.handle(), id, pealZeroMoment1, values.data()), pealInvalidUsage);
+        EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), "has weights only"), nullptr);
+      }
+    });
+  }
+}
+
+TEST(Registration, FrozenParametersCountAsTheFormulasSay) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      std::vector<pealZeroCounters_t> counted(static_cast<size_t>(ranks));
+      onRanks(ranks, [&](int rank, pealComm_t comm) {
+        Trainer trainer(comm, rank, mixedOptions(stage, 100, 2), mixedShape(), {}, twoGroups());
+        trainer.step();
+        counted[static_cast<size_t>(rank)] = trainer.engine().counters();
+        pealZeroPlanInput_t input = defaultPlanInput();
+        input.parameters = 415;
+        input.frozenParameters = 106;
+        input.ranks = ranks;
+        input.rank = rank;
+        uint64_t states = 0;
+        for (const pealZeroArena_t& arena : trainer.engine().memory()) {
+          EXPECT_EQ(arena.bytes, arena.plannedBytes) << arena.name << ", stage " << stage;
+          states += arena.kind == pealZeroModelState ? arena.bytes : 0;
+        }
+        EXPECT_EQ(states, plan(input).stages[stage].modelStates) << ranks << " ranks, stage " << stage;
+      });
+      uint64_t gathered = 0, reduced = 0;
+      for (const pealZeroCounters_t& counters : counted) {
+        gathered += counters.elementsSent[pealZeroAllGather];
+        reduced +=
+            counters.elementsSent[pealZeroReduceScatter] + counters.elementsSent[pealZeroAllReduce] / 2;
+      }
+      const auto others = static_cast<uint64_t>(ranks - 1);
+      EXPECT_EQ(reduced, 2 * others * 415);
+      EXPECT_EQ(gathered, stage == 0 ? 0 : stage == 3 ? 4 * others * (415 + 106) : others * 415);
+      // Five units, of which four train and three have frozen parameters.
+      if (stage == 3) {
+        EXPECT_EQ(counted[0].calls[pealZeroAllGather], 4u * (4u + 3u));
+        EXPECT_EQ(counted[0].calls[pealZeroReduceScatter], 2u * 4u);
+      }
+    }
+  }
+}
+
+TEST(Registration, TiedNamesAreTheSameWeights) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, mixedOptions(stage, 100), mixedShape(), {}, twoGroups());
+      trainer.step();
+      Engine& engine = trainer.engine();
+      std::vector<float> first(37), second(37);
+      for (const pealZeroTensor_t tensor : {pealZeroMaster, pealZeroMoment2, pealZeroWeight}) {
+        engine.read(0, tensor, first.data());
+        engine.read(9, tensor, second.data());
+        EXPECT_EQ(first, second);
+      }
+      UnitScope scope(engine, 0, pealZeroBackward);
+      EXPECT_EQ(engine.weights(0), engine.weights(9));
+      EXPECT_EQ(engine.weights(1), engine.weights(11));
+      uint16_t* gradient = nullptr;
+      EXPECT_EQ(pealZeroGradient(engine.handle(), 9, &gradient), pealInvalidUsage);
+      EXPECT_NE(
+          std::strstr(pealZeroGetLastError(engine.handle()), "hand the sum over as that of parameter 0"),
+          nullptr)
+          << pealZeroGetLastError(engine.handle());
+      scope.leave();
+    });
+  }
+}
+
+TEST(Registration, DescriptorsComeBackAsTheyWere) {
+  onRanks(1, [](int, pealComm_t comm) {
+    Engine engine(comm, defaultOptions());
+    EXPECT_EQ(engine.addGroup(defaultGroup()), 1);
+    pealZeroParameter_t table = parameterOf("table", {5, 3, 2}, 0);
+    table.group = 1;
+    table.decay = pealZeroNoDecay;
+    table.frozen = 1;
+    EXPECT_EQ(engine.addParameter(table), 0);
+    EXPECT_EQ(engine.addParameter(parameterOf("scalar", {}, 0)), 1);
+    EXPECT_EQ(engine.addParameter(parameterOf("w", {3}, 1)), 2);
+    pealZeroParameter_t head = parameterOf("head", {5, 3, 2}, 0);
+    head.tiedTo = "table";
+    EXPECT_EQ(engine.addParameter(head), 3);
+    pealZeroParameter_t third = parameterOf("third", {5, 3, 2}, 0);
+    third.tiedTo = "head";
+    EXPECT_EQ(engine.addParameter(third), 4);
+    const float values[30] = {};
+    for (int id = 0; id < 3; ++id) {
+      engine.setInitial(id, values);
+    }
+    EXPECT_EQ(pealZeroSetInitial(engine.handle(), 3, values), pealInvalidUsage);
+    EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), "another name for parameter 0"), nullptr);
+    engine.seal();
+    pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+    uint64_t elements = 0;
+    for (const int id : {0, 3, 4}) {
+      ASSERT_EQ(pealZeroParameterInfo(engine.handle(), id, &parameter, &elements), pealSuccess);
+      EXPECT_EQ(elements, 30u);
+      ASSERT_EQ(parameter.dims, 3);
+      EXPECT_EQ(parameter.extents[1], 3u);
+      EXPECT_EQ(parameter.group, 1);
+      EXPECT_EQ(parameter.decay, pealZeroNoDecay);
+      EXPECT_EQ(parameter.frozen, 1);
+      EXPECT_EQ(id == 0, parameter.tiedTo == nullptr);
+    }
+    EXPECT_STREQ(parameter.tiedTo, "table");
+    ASSERT_EQ(pealZeroParameterInfo(engine.handle(), 1, &parameter, &elements), pealSuccess);
+    EXPECT_EQ(elements, 1u);
+    EXPECT_EQ(parameter.dims, 0);
+  });
+}
+
+TEST(Registration, RefusesWhatCannotBe) {
+  onRanks(1, [](int, pealComm_t comm) {
+    Engine engine(comm, defaultOptions());
+    const auto refused = [&](const char* text, auto change) {
+      pealZeroParameter_t parameter = parameterOf("w", {4, 2}, 0);
+      change(parameter);
+      EXPECT_EQ(pealZeroAddParameter(engine.handle(), &parameter, nullptr), pealInvalidArgument);
+      EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), text), nullptr)
+          << pealZeroGetLastError(engine.handle());
+    };
+    engine.addParameter(parameterOf("a", {4, 2}, 0));
+    refused("size 4", [](auto& p) { p.size = 4; });
+    refused("magic", [](auto& p) { p.magic = 4; });
+    refused("has -1 dimensions", [](auto& p) { p.dims = -1; });
+    refused("has 9 dimensions", [](auto& p) { p.dims = 9; });
+    refused("10^15", [](auto& p) { p.extents[0] = p.extents[1] = uint64_t{1} << 33; });
+    refused("there is no group 1: 0 were added", [](auto& p) { p.group = 1; });
+    refused("there is no group -1", [](auto& p) { p.group = -1; });
+    refused("frozen is 2", [](auto& p) { p.frozen = 2; });
+    refused("\"b\", which is not registered yet", [](auto& p) { p.tiedTo = "b"; });
+    refused("shape [4, 2] and unit 0", [](auto& p) { p.tiedTo = "a", p.extents[0] = 2, p.extents[1] = 4; });
+    refused("shape [4, 2] and unit 0", [](auto& p) { p.tiedTo = "a", p.unit = 1; });
+    const auto refusedGroup = [&](const char* text, auto change) {
+      pealZeroGroup_t group = defaultGroup();
+      change(group);
+      EXPECT_EQ(pealZeroAddGroup(engine.handle(), &group, nullptr), pealInvalidArgument);
+      EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), text), nullptr)
+          << pealZeroGetLastError(engine.handle());
+    };
+    refusedGroup("magic", [](auto& g) { g.magic = 0; });
+    refusedGroup("learningRateFactor is -1;", [](auto& g) { g.learningRateFactor = -1; });
+    refusedGroup("beta1 is 1;", [](auto& g) { g.beta1 = 1; });
+    refusedGroup("beta2 is -0.5;", [](auto& g) { g.beta2 = -0.5; });
+    refusedGroup("epsilon is nan;", [](auto& g) { g.epsilon = std::nan(""); });
+  });
+}
+
+// Ranks that differ in one of the new fields find out when they seal.
+TEST(Registration, RanksMustAgree) {
+  const auto expectRefused = [](const std::function<void(pealZeroGroup_t&, pealZeroParameter_t&)>& change) {
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      Engine engine(comm, defaultOptions());
+      pealZeroGroup_t group = defaultGroup();
+      pealZeroParameter_t parameter = parameterOf("w", {4, 2}, 0);
+      if (rank == 1) {
+        change(group, parameter);
+      }
+      engine.addGroup(group);
+      const float values[8] = {};
+      engine.setInitial(engine.addParameter(parameter), values);
+      EXPECT_EQ(pealZeroSeal(engine.handle()), pealInvalidUsage);
+      EXPECT_NE(std::strstr(pealZeroGetLastError(engine.handle()), "registered other parameters"), nullptr);
+    });
+  };
+  expectRefused([](auto& group, auto&) { group.learningRateFactor = 2; });
+  expectRefused([](auto&, auto& parameter) { parameter.group = 1; });
+  expectRefused([](auto&, auto& parameter) { parameter.frozen = 1; });
+  expectRefused([](auto&, auto& parameter) { parameter.extents[0] = 2, parameter.extents[1] = 4; });
+}
+
+}  // namespace
+}  // namespace peal::zero::test
