@@ -42,6 +42,7 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       {{"--min-lr", "1"}, "--min-lr 1 is above --lr"},
       {{"--bucket-bytes", "many"}, "--bucket-bytes"},
       {{"--metrics", "/no/such/folder/metrics"}, "cannot write the metrics"},
+      {{"--trace", "/no/such/folder/trace"}, "cannot write the trace"},
       {{"--plot", "chart.txt"}, "chart.txt"},
       {{"--no-such-option"}, "--no-such-option"}};
   for (const BadInput& bad : cases) {

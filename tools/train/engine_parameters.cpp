@@ -16,10 +16,14 @@ pealZeroPass_t enginePass(Pass pass) { return pass == Pass::Forward ? pealZeroFo
 }  // namespace
 
 void EngineParameters::enter(size_t unit, Pass pass) {
+  if (tracer_.isOn()) {
+    entered_[unit] = Tracer::nowNs();
+  }
   engine_.enter(static_cast<int>(unit), enginePass(pass));
 }
 void EngineParameters::leave(size_t unit, Pass pass) {
   engine_.leave(static_cast<int>(unit), enginePass(pass));
+  tracer_.add(TraceKind::Unit, static_cast<int64_t>(unit), static_cast<int32_t>(pass), entered_[unit]);
 }
 
 void EngineParameters::read(size_t parameter, float* values) {

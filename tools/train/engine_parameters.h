@@ -5,13 +5,15 @@
 
 #include "peal/zero.hpp"
 #include "tools/train/parameters.h"
+#include "tools/train/trace.h"
 
 namespace peal::train {
 
 class EngineParameters : public ParameterAccess {
  public:
-  EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs)
-      : engine_(engine), specs_(specs) {}
+  EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs, size_t units,
+                   Tracer& tracer)
+      : engine_(engine), specs_(specs), tracer_(tracer), entered_(units) {}
 
   void enter(size_t unit, Pass pass) override;
   void leave(size_t unit, Pass pass) override;
@@ -21,6 +23,8 @@ class EngineParameters : public ParameterAccess {
  private:
   zero::Engine& engine_;
   const std::vector<ParameterSpec>& specs_;
+  Tracer& tracer_;
+  std::vector<int64_t> entered_;  // when, per unit, for the trace
 };
 
 // Registers the parameters under their places in the list and seals the engine. Rank 0 makes the first

@@ -4,6 +4,7 @@
 #include "tools/common/error.h"
 #include "tools/train/memory.h"
 #include "tools/train/run.h"
+#include "tools/train/trace.h"
 
 namespace peal::train {
 namespace {
@@ -24,6 +25,10 @@ int trainMain(int argc, char** argv) {
   const int size = isLaunched ? launch.size : std::max(options.ranks.processes, 1);
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
+
+  if (launch.rank == 0 && !options.tracePath.empty()) {
+    Tracer::checkPath(options.tracePath);
+  }
 
   tools::RankSetup setup;
   setup.config.deterministic = 1;

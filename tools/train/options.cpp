@@ -115,6 +115,12 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
   app.add_option("--metrics,--json", options.metricsPath, "Write everything measured as JSON lines")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--trace", options.tracePath,
+                 "Write when every unit, collective and wait of every rank began and ended, for Perfetto and "
+                 "chrome://tracing (JSON)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--trace-steps", options.traceSteps, "Steps traced, from the first; 0: all")->group(group);
 }
 
 }  // namespace

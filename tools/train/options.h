@@ -42,7 +42,8 @@ struct TrainOptions {
   uint64_t sampleEvery = 0;  // 0: only at the end
   double temperature = 0.8;
   uint64_t bucketBytes = 1 << 20;
-  std::string plotPath, metricsPath;
+  std::string plotPath, metricsPath, tracePath;
+  uint64_t traceSteps = 100;  // 0: all
 
   // Sequences of all ranks and micro-batches in one step: the slots of the data order.
   uint64_t sequencesPerStep(int rankCount) const {

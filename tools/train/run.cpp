@@ -75,6 +75,7 @@ int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
   reporter.start(trainer);
   LossTarget target(options, trainer, reporter, text.heldOut().size());
   const Ending ending = train(options, trainer, reporter, target);
+  trainer.finishTrace();
   if (options.sample > 0) {
     reporter.sample(trainer.stepsDone(), trainer.sample(options.sample));
   }

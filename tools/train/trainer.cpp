@@ -72,12 +72,14 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
     : options_(options),
       text_(text),
       context_(context),
+      tracer_(options, context),
       engine_(context.comm, engineOptions(options)),
       model_(shapeFor(options, text), options.batch),
-      access_(engine_, model_.specs()),
+      access_(engine_, model_.specs(), unitCount(model_.shape()), tracer_),
       inputs_(options.batch * options.shape.context),
       targets_(inputs_.size()) {
   agree();
+  tracer_.follow(engine_);
   registerParameters(engine_, model_.specs(), options_.seed, context_.rank);
 }
 
@@ -110,10 +112,20 @@ uint64_t Trainer::sumOverRanks(uint64_t value) {
 }
 
 StepResult Trainer::step(bool askStop) {
+  const StepResult result = tracedStep(askStop);
+  if (stepsDone_ == options_.traceSteps) {
+    finishTrace();
+  }
+  return result;
+}
+
+StepResult Trainer::tracedStep(bool askStop) {
   const auto start = Clock::now();
+  const TraceScope stepScope(tracer_, TraceKind::Step, static_cast<int64_t>(stepsDone_) + 1);
   const size_t context = options_.shape.context;
   double loss = 0;
   for (size_t micro = 0; micro < options_.accumulate; ++micro) {
+    const TraceScope microScope(tracer_, TraceKind::MicroBatch, static_cast<int64_t>(micro));
     const uint64_t firstSlot =
         (micro * static_cast<uint64_t>(context_.size) + static_cast<uint64_t>(context_.rank)) *
         options_.batch;
@@ -121,14 +133,21 @@ StepResult Trainer::step(bool askStop) {
       text_.sequence(options_.seed, stepsDone_, firstSlot + b, context, inputs_.data() + b * context,
                      targets_.data() + b * context);
     }
-    loss += model_.loss(access_, inputs_.data(), targets_.data(), options_.batch, context);
+    {
+      const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Forward));
+      loss += model_.loss(access_, inputs_.data(), targets_.data(), options_.batch, context);
+    }
+    const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Backward));
     model_.backward(access_);
     engine_.endMicroBatch();
   }
   const uint64_t tokens = options_.accumulate * options_.batch * context;
   StepResult result{};
   result.learningRate = learningRateAt(options_, stepsDone_ + 1);
-  result.report = engine_.step(result.learningRate, tokens);
+  {
+    const TraceScope scope(tracer_, TraceKind::Update);
+    result.report = engine_.step(result.learningRate, tokens);
+  }
   std::vector<double> sums = {loss, static_cast<double>(tokens), askStop ? 1.0 : 0.0};
   addOverRanks(sums);
   result.loss = sums[0] / sums[1];
@@ -167,6 +186,7 @@ double Trainer::scoreWindows(const std::vector<size_t>& windows, size_t length) 
 }
 
 double Trainer::heldOutLoss(uint64_t characters) {
+  const TraceScope scope(tracer_, TraceKind::HeldOut);
   const uint64_t before = elementsSent();
   const size_t length = options_.shape.context, total = text_.heldOut().size();
   const size_t whole = total / length, tail = total % length;
@@ -196,6 +216,7 @@ double Trainer::heldOutLoss() {
 }
 
 std::string Trainer::sample(uint64_t characters) {
+  const TraceScope scope(tracer_, TraceKind::Sample);
   const uint64_t before = elementsSent();
   const size_t vocabulary = model_.shape().vocabulary;
   std::vector<uint32_t> symbols = {text_.lineEnd().value_or(text_.training().front())};

@@ -10,6 +10,7 @@
 #include "tools/train/model.h"
 #include "tools/train/options.h"
 #include "tools/train/text.h"
+#include "tools/train/trace.h"
 
 namespace peal::train {
 
@@ -53,9 +54,12 @@ class Trainer {
 
   const Model& model() const { return model_; }
   zero::Engine& engine() { return engine_; }
+  // Writes the trace, if one is being made.
+  void finishTrace() { tracer_.finish(engine_, unitCount(model_.shape())); }
 
  private:
   void agree();
+  StepResult tracedStep(bool askStop);
   double scoreWindows(const std::vector<size_t>& windows, size_t length);
   void addOverRanks(std::vector<double>& values);
   uint64_t elementsSent() const;
@@ -63,6 +67,7 @@ class Trainer {
   const TrainOptions& options_;
   const Text& text_;
   tools::RankContext context_;
+  Tracer tracer_;
   zero::Engine engine_;
   Model model_;
   EngineParameters access_;
