@@ -213,7 +213,8 @@ TEST_F(Rdma, WrongKeysForEverAreAFaultThatSaysSo) {
   });
 }
 
-// Soft-RoCE waits for its link by itself.
+// Soft-RoCE waits for its link by itself, but now and then loses the timer of a queue pair over it: then that
+// is made anew after some seconds of silence.
 TEST_F(Rdma, ALinkThatIsDownForASecondIsWaitedFor) {
   run({"rxe0", "rxe1"}, [](FabricRank& self) {
     ASSERT_TRUE(self.connected) << self.connected.error().message;

@@ -21,6 +21,8 @@ constexpr int kFlushSilenceMs = 300;
 constexpr int kBatch = 16;
 // Completions taken in one poll(), so that links get their turn.
 constexpr int kMostBatches = 8;
+// Calls of poll() for which the clock need not be read.
+constexpr int kTurnsPerWatch = 64;
 
 }  // namespace
 
@@ -93,9 +95,24 @@ bool VerbsFabric::takeCompletions() {
   return any;
 }
 
+void VerbsFabric::watch() {
+  const std::chrono::milliseconds limit(station_.options.silenceLimitMs);
+  const Clock::time_point now = Clock::now();
+  turns_ = 0;
+  if (now - watchedAt_ < limit / 8) {
+    return;
+  }
+  for (const std::unique_ptr<VerbsLink>& link : links_) {
+    link->watch(now, now - watchedAt_ > limit / 2);
+  }
+  watchedAt_ = now;
+}
+
 void VerbsFabric::poll() {
+  bool clock = ++turns_ >= kTurnsPerWatch;
   if (armed_) {
     armed_ = false;
+    clock = true;  // after a sleep
     for (const std::unique_ptr<Device>& device : station_.devices) {
       device->drainEvents();
     }
@@ -110,6 +127,9 @@ void VerbsFabric::poll() {
         station_.pending.push_back(link);
       }
     }
+  }
+  if (clock) {
+    watch();
   }
   station_.registrations.dropEnded();
 }

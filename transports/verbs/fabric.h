@@ -35,6 +35,7 @@ class VerbsFabric final : public Fabric {
   explicit VerbsFabric(const Options& options) { station_.options = options; }
   // Handles what the completion queues hold. False: nothing was there.
   bool takeCompletions();
+  void watch();
   void flush();
 
   Station station_;
@@ -42,6 +43,8 @@ class VerbsFabric final : public Fabric {
   std::vector<size_t> linkOfRank_;
   int events_ = -1;  // an epoll of the devices' completion channels
   bool armed_ = false;
+  int turns_ = 0;  // of poll() since the clock was read for watch()
+  Clock::time_point watchedAt_{};
 };
 
 }  // namespace peal::verbs

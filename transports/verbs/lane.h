@@ -43,6 +43,9 @@ struct Lane {
   std::optional<Note> peerNote;  // of a generation not yet connected
   bool peerReady = false;
 
+  uint32_t endedSends = 0;          // of `pair`, when it was last looked at
+  Clock::time_point silentSince{};  // no more have ended since
+
   bool pingAcknowledged = false;  // Connecting
   bool pingSeen = false;
 };

@@ -52,6 +52,9 @@ class VerbsLink final : public Link {
   void onBye();
   // Sends what waits for a lane or for room, and moves rebuilding on. False: nothing is left to do.
   bool pump();
+  // Now and then: no queue pair stays silent for ever. `anew`: nobody has looked for long, so that silence
+  // counts from now.
+  void watch(Clock::time_point now, bool anew);
   // Whether all that was posted has reached the peer, or nobody waits for it. A lane that is being rebuilt
   // counts only for what is unfinished on it.
   bool settled() const;

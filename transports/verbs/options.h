@@ -19,6 +19,10 @@ struct Options {
   uint8_t retries = 7;
   bool references = true;  // send registered memory in place
   int pingLimitMs = 2000;  // for the first message of every queue pair
+  // A queue pair on which nothing has ended for so long, though something is on its way, is rebuilt. More
+  // than a device takes until it reports a failure itself: it may wait four times `timeout`, `retries` + 1
+  // times.
+  int silenceLimitMs = 5000;
   // Rebuilding a queue pair: how often in a row without a message in between, and the pauses, which double.
   // With what the device itself waits before it gives up a request, that is between 10 and 60 seconds of a
   // dead wire.

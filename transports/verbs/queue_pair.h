@@ -62,6 +62,10 @@ class QueuePair {
 
   bool hasRoom() const { return sent_ - completed_ < sendDepth_; }
   bool idle() const { return sent_ == completed_; }
+  // Sends that have ended, modulo 2^32.
+  uint32_t ended() const { return completed_; }
+  // Whether a completion must come, or a failure.
+  bool awaitsCompletion() const { return sent_ - completed_ > unsignalled_; }
   // Sends since the last one that asked for a completion.
   uint32_t quiet() const { return unsignalled_; }
   // Posts a request; the tag comes back from acknowledge(). 0 or an errno.

@@ -101,6 +101,32 @@ void VerbsLink::drain(Lane& lane, uint32_t next, Clock::time_point retryAt) {
   markPending();
 }
 
+// A device that loses its own timer neither completes a request nor fails it (soft-RoCE does so now and then
+// when its link goes down). What asked for no completion is asked for by a credit that does.
+void VerbsLink::watch(Clock::time_point now, bool anew) {
+  const milliseconds limit(station_.options.silenceLimitMs);
+  for (Lane& lane : lanes_) {
+    if (departed_ || station_.fault || lane.state != LaneState::Up) {
+      continue;
+    }
+    if (anew || lane.pair->idle() || lane.pair->ended() != lane.endedSends) {
+      lane.endedSends = lane.pair->ended();
+      lane.silentSince = now;
+    } else if (now - lane.silentSince < limit) {
+      continue;
+    } else if (lane.pair->awaitsCompletion()) {
+      fail(lane,
+           fmt::format(
+               "its device has neither completed nor failed a request for {} ms, longer than it sends again",
+               std::chrono::duration_cast<milliseconds>(now - lane.silentSince).count()),
+           /*refused=*/false);
+    } else if (lane.pair->hasRoom()) {
+      lane.silentSince = now;
+      sendCredit(lane, Signal::Yes);
+    }
+  }
+}
+
 // False: the lane waits for nothing.
 bool VerbsLink::advance(Lane& lane) {
   if (lane.state == LaneState::Draining && !departed_) {
@@ -154,6 +180,7 @@ void VerbsLink::announce(Lane& lane) {
 
 void VerbsLink::rise(Lane& lane) {
   lane.state = LaneState::Up;
+  lane.silentSince = Clock::now();
   log(lane.attempts <= 1 ? LogLevel::Warn : LogLevel::Info,
       fmt::format("{}: a queue pair failed and was made anew (attempt {}): {}", nameOf(lane), lane.attempts,
                   lane.reason));

@@ -1,10 +1,15 @@
 #include "transports/verbs/verbs.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "lib/base/config.h"
 #include "transports/verbs/fabric.h"
 
 namespace peal {
 namespace {
+
+constexpr double kLongestSilenceMs = 24 * 3600e3;
 
 Result<verbs::Options> configured(const FabricOptions& fabric) {
   const Result<Configuration>& table = configuration();
@@ -29,6 +34,9 @@ Result<verbs::Options> configured(const FabricOptions& fabric) {
   options.trafficClass = small(Knob::IbTrafficClass);
   options.timeout = small(Knob::IbTimeout);
   options.retries = small(Knob::IbRetries);
+  const double patienceMs = 4.0 * 4.096e-3 * std::exp2(options.timeout) * (options.retries + 1);
+  options.silenceLimitMs =
+      static_cast<int>(std::clamp(2 * patienceMs, 1.0 * options.silenceLimitMs, kLongestSilenceMs));
   options.references = table->integer(Knob::DirectRead) != 0;
   return options;
 }

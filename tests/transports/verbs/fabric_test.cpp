@@ -444,6 +444,24 @@ TEST(VerbsFabric, LostCompletionsOfSendsAreMadeUpForByCredits) {
   streamThrough(world, {"rxe"}, 100, options(256, 4));
 }
 
+// A queue pair of a device that has lost its timer, at a message with data and at a credit (which asks for no
+// completion). One queue pair: nothing else brings the credit.
+TEST(VerbsFabric, AQueuePairThatStaysSilentIsRebuilt) {
+  for (const bool atCredit : {false, true}) {
+    World world;
+    int messages = 0;
+    world.onMessage = [&](const WireMessage& message) {
+      const bool counts = message.rank == 0 && (message.bytes == 0) == atCredit;
+      return Verdict{counts && ++messages == 30 ? Verdict::Stall : Verdict::Deliver};
+    };
+    verbs::Options impatient = options(256, 2);
+    impatient.queuePairs = 1;
+    impatient.silenceLimitMs = 100;
+    streamThrough(world, {"rxe"}, 60, impatient);
+    EXPECT_GE(messages, 30);
+  }
+}
+
 TEST(VerbsFabric, AWrongKeyIsAFaultThatSaysSo) {
   World world;
   std::atomic<bool> broken{false};

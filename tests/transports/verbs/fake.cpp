@@ -36,6 +36,7 @@ struct World::Qp : ibv_qp {
   ibv_qp_cap cap{};
   uint32_t peer = 0;
   bool global = false;
+  bool stalled = false;
   uint8_t serviceLevel = 0;
   uint8_t trafficClass = 0;
   std::deque<Send> sends;
@@ -209,6 +210,10 @@ void World::run(Qp& qp) {
     message.bytes += part.length;
   }
   const Verdict verdict = onMessage ? onMessage(message) : Verdict{};
+  qp.stalled = qp.stalled || verdict.kind == Verdict::Stall;
+  if (qp.stalled) {
+    return;
+  }
   ibv_wc done{};
   done.wr_id = send.request.wr_id;
   done.qp_num = qp.qp_num;

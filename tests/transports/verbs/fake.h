@@ -51,7 +51,8 @@ struct WireMessage {
 };
 
 struct Verdict {
-  enum Kind { Deliver, FailBefore, FailAfter, LoseCompletion } kind = Deliver;
+  // Stall: it and all that follows on its queue pair get nowhere, and nothing is said of them.
+  enum Kind { Deliver, FailBefore, FailAfter, LoseCompletion, Stall } kind = Deliver;
   ibv_wc_status status = IBV_WC_RETRY_EXC_ERR;
 };
 
