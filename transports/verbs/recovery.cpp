@@ -106,7 +106,7 @@ void VerbsLink::drain(Lane& lane, uint32_t next, Clock::time_point retryAt) {
 void VerbsLink::watch(Clock::time_point now, bool anew) {
   const milliseconds limit(station_.options.silenceLimitMs);
   for (Lane& lane : lanes_) {
-    if (departed_ || station_.fault || lane.state != LaneState::Up) {
+    if (departed_ || station_.faults.first() || lane.state != LaneState::Up) {
       continue;
     }
     if (anew || lane.pair->idle() || lane.pair->ended() != lane.endedSends) {
