@@ -54,6 +54,17 @@ class Tidy(unittest.TestCase):
         looked = int(re.search(r"(\d+) looked at in", done.stdout)[1])
         return dict(zip(parts[1::2], parts[2::2])), looked
 
+    def test_sources_that_are_compiled_together_are_looked_at_each(self):
+        together = self.root / "build/lib/CMakeFiles/peal.dir/Unity/unity_0_cxx.cxx"
+        names = ("one", "two", "three")
+        self.write(together, "".join(f'#include "{self.root}/lib/base/{name}.cpp"\n' for name in names))
+        (self.root / "build/compile_commands.json").write_text(json.dumps([
+            {"directory": str(self.root / "build"), "file": str(together),
+             "command": f"/usr/bin/c++ -I{self.root} -std=gnu++20 -o one.o -c {together}"}]), encoding="utf-8")
+        self.write("lib/base/two.cpp", "int Wrong_Name() { return 2; }\n")
+        found, looked = self.tidy(1)
+        self.assertEqual((list(found), looked), (["lib/base/two.cpp"], 3))
+
     def test_looks_again_only_at_what_changed(self):
         self.assertEqual(self.tidy(0), ({}, 5))
         self.assertEqual(self.tidy(0), ({}, 0))
