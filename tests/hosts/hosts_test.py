@@ -202,7 +202,9 @@ class Faults(HostsTest):
 
     def test_no_way_to_the_other_node_is_explained(self):
         with Hosts(2) as made:
-            done = run_ranks(made, (1, 1), [bench("all_reduce"), "-b", "8", "-e", "8"], PEAL_INTERFACE="wlan7")
+            # Rank 0 gives up at once and opens no root; the other waits for one.
+            done = run_ranks(made, (1, 1), [bench("all_reduce"), "-b", "8", "-e", "8"], PEAL_INTERFACE="wlan7",
+                             PEAL_INIT_TIMEOUT_MS="2000")
             self.assertNotEqual(done[0].returncode, 0)
             self.assertRegex(done[0].stderr, r"wlan7")
             self.assertRegex(done[0].stderr, r"eth0")  # what there is
