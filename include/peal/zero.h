@@ -56,6 +56,16 @@ typedef enum {
   pealZeroMissingIsError = 1, /* leaving the unit (backward) fails with pealInvalidUsage */
 } pealZeroMissing_t;
 
+/* How the fp32 master weights are kept. */
+typedef enum {
+  pealZeroMasterFp32 = 0, /* as they are: 4 bytes */
+  /* What a master is more than its bf16 weight: 2 bytes, from which it comes back exactly, so masters and
+   * moments are as with pealZeroMasterFp32. For that, a master exactly half-way between two weights gives the
+   * one away from zero, not the even one (of random masters that is one in 65536). NaN stays NaN. Not with
+   * stochasticRounding. */
+  pealZeroMasterRemainder = 1,
+} pealZeroMasterFormat_t;
+
 /* Start from PEAL_ZERO_OPTIONS_INITIALIZER. All ranks pass the same; pealZeroSeal checks that. */
 typedef struct pealZeroOptions {
   size_t size;
@@ -77,13 +87,18 @@ typedef struct pealZeroOptions {
   pealZeroMissing_t missingGradients;
   double clipNorm; /* > 0: gradients are scaled so that their global norm is at most this; 0: off */
   double beta1, beta2, epsilon, weightDecay; /* AdamW; the decay is decoupled: w -= lr * weightDecay * w */
+  pealZeroMasterFormat_t master;
+  int stochasticRounding; /* 1: an update rounds weights up or down at random, so that their mean is the
+                             master. By bits that depend on seed, the number of the update and the element's
+                             number among all trained ones in order of registration, and on nothing else */
+  uint64_t seed;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
 #define PEAL_ZERO_OPTIONS_INITIALIZER                                                                  \
   {                                                                                                    \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1, \
-        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01                                             \
+        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0                   \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -210,7 +225,7 @@ PEAL_API pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_
 /* ---- looking inside -------------------------------------------------------------------------------- */
 
 typedef enum {
-  pealZeroMaster = 0, /* fp32 master weights */
+  pealZeroMaster = 0, /* fp32 master weights, however they are kept */
   pealZeroMoment1 = 1,
   pealZeroMoment2 = 2,
   pealZeroWeight = 3, /* the bf16 weights, widened */
@@ -269,7 +284,7 @@ typedef enum {
 } pealZeroArenaKind_t;
 
 typedef struct {
-  const char* name; /* "weights", "gradients", "master", "moment1", "moment2"; "accumulation",
+  const char* name; /* "weights", "gradients", "master" or "remainders", "moment1", "moment2"; "accumulation",
                        "gradient buffers", "unit buffers" */
   pealZeroArenaKind_t kind;
   uint64_t bytes;        /* allocated */
@@ -300,7 +315,7 @@ typedef struct pealZeroPlanInput {
   uint64_t frozenParameters; /* have weights only */
   int weightBytes;           /* per element, default 2 */
   int gradientBytes;         /* per element, default 2 */
-  int optimizerBytes;        /* K: per element, default 12 (fp32 master and two moments) */
+  int optimizerBytes;        /* K: per element, default 12 (fp32 master and two moments); 10: remainders */
   int reduceBytes;           /* per gradient element while it is sent; 0: gradientBytes */
   /* the ranks */
   int64_t ranks; /* N */

@@ -88,6 +88,22 @@ PEAL_HD inline uint16_t toBf16(float value) {
   return static_cast<uint16_t>((isNan ? quietNan : rounded) >> 16);
 }
 
+// A master weight in two halves: the bf16 weight, rounded to nearest, ties away from zero, and what the
+// master is more, in units of its last place. With ties to even that would not be exact: an even weight then
+// has 65537 masters. NaNs become one NaN, since the largest of them have no weight above.
+PEAL_HD inline uint32_t splitBits(float master) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, master);
+  const bool isNan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return isNan ? (bits & 0x80000000u) | 0x7fc00000u : bits;
+}
+PEAL_HD inline uint16_t splitWeight(float master) {
+  return static_cast<uint16_t>((splitBits(master) + 0x8000u) >> 16);
+}
+PEAL_HD inline int16_t splitRemainder(float master) { return static_cast<int16_t>(splitBits(master)); }
+PEAL_HD inline float joinMaster(uint16_t weight, int16_t remainder) {
+  return __builtin_bit_cast(float, (static_cast<uint32_t>(weight) << 16) + static_cast<uint32_t>(remainder));
+}
+
 // Sixteen bits for one element of one step: they depend on nothing else, so not on the number of ranks. The
 // mixer is the finisher of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 PEAL_HD inline uint32_t roundingBits(uint64_t seed, uint64_t step, uint64_t index) {

@@ -24,7 +24,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 13> ranges{{
+  const std::array<Range, 15> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -38,12 +38,20 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"beta2", o.beta2, 0, below1},
       {"epsilon", o.epsilon, 0, 1},
       {"weightDecay", o.weightDecay, 0, 1e6},
+      {"master", static_cast<double>(o.master), 0, 1},
+      {"stochasticRounding", static_cast<double>(o.stochasticRounding), 0, 1},
   }};
   for (const Range& range : ranges) {
     if (!(range.value >= range.least && range.value <= range.most)) {
       return Error{pealInvalidArgument, fmt::format("the engine's {} is {:g}; it must be from {:g} to {:g}",
                                                     range.name, range.value, range.least, range.most)};
     }
+  }
+  if (o.master == pealZeroMasterRemainder && o.stochasticRounding != 0) {
+    return Error{pealInvalidArgument,
+                 "the engine's master is pealZeroMasterRemainder and stochasticRounding is 1: a remainder is "
+                 "what a master is more than its weight rounded to nearest, so weights rounded at random "
+                 "would need the fp32 masters; switch one of the two off"};
   }
   return {};
 }

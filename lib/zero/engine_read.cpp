@@ -35,13 +35,16 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   }
   const Owned part = model_.owned(bucket);
   const uint64_t begin = parameter.begin - bucket.begin;
-  const float* state = optimizer_.state(tensor, bucket);
+  const uint64_t skipped = std::min(begin - std::min(begin, part.begin), part.elements);
+  const uint64_t own =
+      model_.stage() == 0 ? parameter.elements : counts[static_cast<size_t>(collectives_->rank())];
+  std::vector<float> room;
+  const float* state = optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
   if (model_.stage() == 0) {
-    std::copy_n(state + begin, parameter.elements, values);
+    std::copy_n(state, own, values);
     return {};
   }
-  const uint64_t skipped = std::min(begin - std::min(begin, part.begin), part.elements);
-  PEAL_TRY(collectives_->allGather(pealZeroInspect, state + skipped, values, counts, pealFloat32));
+  PEAL_TRY(collectives_->allGather(pealZeroInspect, state, values, counts, pealFloat32));
   return collectives_->finish();
 }
 

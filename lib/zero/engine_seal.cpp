@@ -91,6 +91,7 @@ void Engine::makeModel() {
   pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
   input.parameters = layout.elements;
   input.frozenParameters = layout.frozenElements;
+  input.optimizerBytes = options_.master == pealZeroMasterRemainder ? 10 : 12;
   input.ranks = collectives_->ranks();
   input.rank = collectives_->rank();
   input.microBatches = options_.microBatches;
@@ -134,10 +135,12 @@ uint64_t Engine::digestOptions() const {
   Digest digest;
   for (const int value :
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
-        options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients)}) {
+        options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients),
+        static_cast<int>(options_.master), options_.stochasticRounding}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});
+  digest.add(options_.seed);
   for (const double value :
        {options_.clipNorm, options_.beta1, options_.beta2, options_.epsilon, options_.weightDecay}) {
     digest.add(value);
@@ -248,7 +251,7 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
     }
     PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
     PEAL_TRY(collectives_->finish());
-    weights_.setInitial(bucket, begin, piece);
+    weights_.setInitial(bucket, role, begin, piece);
     if (role == Role::Trained) {
       optimizer_.setInitial(bucket, begin, piece);
     }

@@ -22,6 +22,16 @@ struct AdamwArgs {
   size_t count;
 };
 
+// The same with masters as remainders (lib/reduce/adamw.h). weight is read and written.
+struct AdamwRemainderArgs {
+  const uint16_t* gradient;
+  int16_t* remainder;
+  float* moment1;
+  float* moment2;
+  uint16_t* weight;
+  size_t count;
+};
+
 // Of stochastic rounding: element i of the arrays has the global index firstIndex + i.
 struct StochasticKey {
   uint64_t seed, step, firstIndex;
@@ -42,6 +52,12 @@ struct Loops {
   void (*adamw)(const AdamwScalars& scalars, const AdamwArgs& args);
   // The same; the weight is rounded up or down by roundingBits(seed, step, firstIndex + i).
   void (*adamwStochastic)(const AdamwScalars& scalars, const AdamwArgs& args, const StochasticKey& key);
+  // The same masters and moments as adamw: 26 bytes of memory traffic per parameter.
+  void (*adamwRemainder)(const AdamwScalars& scalars, const AdamwRemainderArgs& args);
+  // Masters to weights and to remainders, and back.
+  void (*splitWeights)(const float* masters, uint16_t* weights, size_t count);
+  void (*splitRemainders)(const float* masters, int16_t* remainders, size_t count);
+  void (*join)(const uint16_t* weights, const int16_t* remainders, float* masters, size_t count);
   // results[b] for `blocks` blocks of kSquareBlock values.
   void (*squareBlocks)(const uint16_t* values, size_t blocks, BlockSquares* results);
   // sums = values; sums += values; values = sums + values, rounded once.

@@ -6,20 +6,21 @@ namespace peal::zero {
 namespace {
 
 constexpr uint64_t kFloatBytes = 4;
-constexpr uint64_t kStateArenas = 3;
+constexpr uint64_t kRemainderBytes = 2;
 
 }  // namespace
 
 Result<void> Optimizer::allocate(const Model& model) {
   model_ = &model;
   const uint64_t owned = model.stage() == 0 ? model.layout.elements : model.layout.shardElements;
-  const uint64_t planned = model.plan.optimizer / kStateArenas;
-  PEAL_TRY(
-      master_.allocate("master", pealZeroModelState, ArenaMemory::Private, owned * kFloatBytes, planned));
-  PEAL_TRY(
-      moment1_.allocate("moment1", pealZeroModelState, ArenaMemory::Private, owned * kFloatBytes, planned));
-  PEAL_TRY(
-      moment2_.allocate("moment2", pealZeroModelState, ArenaMemory::Private, owned * kFloatBytes, planned));
+  const uint64_t masterBytes = hasRemainders() ? kRemainderBytes : kFloatBytes;
+  const uint64_t planned = model.plan.optimizer / (masterBytes + 2 * kFloatBytes);  // elements
+  const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
+    return arena.allocate(name, pealZeroModelState, ArenaMemory::Private, owned * bytes, planned * bytes);
+  };
+  PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes));
+  PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
+  PEAL_TRY(allocate(moment2_, "moment2", kFloatBytes));
   groups_.reserve(model.groups.size());
   for (const Bucket& bucket : model.layout.buckets) {
     const Owned part = model.owned(bucket);
@@ -38,13 +39,20 @@ void Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::span<const
   const Owned part = model_->owned(bucket);
   const uint64_t from = std::max(begin, part.begin);
   const uint64_t to = std::min(begin + values.size(), part.begin + part.elements);
-  if (from < to) {
-    std::copy_n(values.data() + (from - begin), to - from,
-                master_.as<float>() + part.state + (from - part.begin));
+  if (from >= to) {
+    return;
+  }
+  const float* first = values.data() + (from - begin);
+  const uint64_t at = part.state + (from - part.begin);
+  if (hasRemainders()) {
+    loops().splitRemainders(first, master_.as<int16_t>() + at, to - from);
+  } else {
+    std::copy_n(first, to - from, master_.as<float>() + at);
   }
 }
 
 void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
+  step_ = step;
   groups_.clear();
   for (const Group& group : model_->groups) {
     const AdamwSettings settings{group.beta1, group.beta2, group.epsilon, group.weightDecay};
@@ -62,14 +70,33 @@ void Optimizer::update(size_t index, const uint16_t* gradient, uint16_t* weight)
     const GroupScalars& group = groups_[static_cast<size_t>(segment.group)];
     AdamwScalars scalars = group.scalars;
     scalars.decayFactor = segment.decay == pealZeroDecay ? group.decayFactor : 1.0f;
-    loops().adamw(scalars, {gradient + offset, master_.as<float>() + at, moment1_.as<float>() + at,
-                            moment2_.as<float>() + at, weight + offset, segment.elements});
+    float* moment1 = moment1_.as<float>() + at;
+    float* moment2 = moment2_.as<float>() + at;
+    if (hasRemainders()) {
+      loops().adamwRemainder(scalars, {gradient + offset, master_.as<int16_t>() + at, moment1, moment2,
+                                       weight + offset, segment.elements});
+      continue;
+    }
+    const AdamwArgs args{gradient + offset, master_.as<float>() + at, moment1,
+                         moment2,           weight + offset,          segment.elements};
+    if (model_->options.stochasticRounding != 0) {
+      loops().adamwStochastic(scalars, args, {model_->options.seed, step_, segment.index});
+    } else {
+      loops().adamw(scalars, args);
+    }
   }
 }
 
-const float* Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket) const {
+const float* Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
+                              const uint16_t* weight, std::vector<float>& room) const {
+  const uint64_t at = model_->owned(bucket).state + offset;
+  if (tensor == pealZeroMaster && hasRemainders()) {
+    room.resize(count + 1);  // one more: an empty vector has no address
+    loops().join(weight + offset, master_.as<int16_t>() + at, room.data(), count);
+    return room.data();
+  }
   const Arena& arena = tensor == pealZeroMaster ? master_ : tensor == pealZeroMoment1 ? moment1_ : moment2_;
-  return arena.as<float>() + model_->owned(bucket).state;
+  return arena.as<float>() + at;
 }
 
 }  // namespace peal::zero

@@ -1,5 +1,6 @@
-// The optimizer's state of the elements that this rank owns: fp32 master weights and two moments, and the
-// update of one bucket's part of them. Runs on the caller's thread; communicates nothing.
+// The optimizer's state of the elements that this rank owns: fp32 master weights (or their remainders) and
+// two moments, and the update of one bucket's part of them. Runs on the caller's thread; communicates
+// nothing.
 #pragma once
 #include <span>
 #include <vector>
@@ -23,18 +24,24 @@ class Optimizer {
   // gradient, weight: the owned part of bucket number `index`.
   void update(size_t index, const uint16_t* gradient, uint16_t* weight);
 
-  // The owned part of a bucket in one of the three arenas.
-  const float* state(pealZeroTensor_t tensor, const Bucket& bucket) const;
+  // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
+  // owned part of the bucket's weights. In an arena, or in room if they have to be put together.
+  const float* state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
+                     const uint16_t* weight, std::vector<float>& room) const;
 
  private:
   const Model* model_ = nullptr;
-  Arena master_, moment1_, moment2_;
+  bool hasRemainders() const { return model_->options.master == pealZeroMasterRemainder; }
+
+  Arena master_;  // fp32, or int16_t remainders
+  Arena moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
   struct GroupScalars {
     AdamwScalars scalars;  // without decay
     float decayFactor;
   };
   std::vector<GroupScalars> groups_;  // of the running update
+  uint64_t step_ = 0;                 // its number
 };
 
 }  // namespace peal::zero

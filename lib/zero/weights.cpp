@@ -44,7 +44,7 @@ void Weights::describeMemory(ArenaList& list) const {
   describe(buffers_, list);
 }
 
-void Weights::setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values) {
+void Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin, std::span<const float> values) {
   const bool full = model_->stage() <= 2;
   const uint64_t heldBegin = full ? 0 : bucket.ownBegin;
   const uint64_t heldEnd = full ? bucket.elements : bucket.ownBegin + bucket.ownElements;
@@ -52,7 +52,9 @@ void Weights::setInitial(const Bucket& bucket, uint64_t begin, std::span<const f
   const uint64_t to = std::min(begin + values.size(), heldEnd);
   if (from < to) {
     uint16_t* held = weights_.as<uint16_t>() + (full ? bucket.begin : bucket.shardBegin);
-    loops().round(values.data() + (from - begin), held + (from - heldBegin), to - from);
+    const bool split = role == Role::Trained && model_->options.master == pealZeroMasterRemainder;
+    const auto round = split ? loops().splitWeights : loops().round;
+    round(values.data() + (from - begin), held + (from - heldBegin), to - from);
   }
 }
 

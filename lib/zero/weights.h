@@ -22,9 +22,9 @@ class Weights {
   Result<void> allocate(const Model& model, Collectives& collectives);
   void describeMemory(ArenaList& list) const;
 
-  // The first values of `count` elements from `begin` of the bucket, rounded. What is not held is passed
-  // over.
-  void setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
+  // The first values of `count` elements from `begin` of the bucket, which has parameters of that role,
+  // rounded. What is not held is passed over.
+  void setInitial(const Bucket& bucket, Role role, uint64_t begin, std::span<const float> values);
 
   Result<void> enter(size_t unit, pealZeroPass_t pass);
   Result<void> leave(size_t unit, pealZeroPass_t pass);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -158,6 +159,84 @@ TEST(Adamw, RoundsStochasticallyWithoutBias) {
   EXPECT_EQ(stochasticBf16(std::numeric_limits<float>::infinity(), 0xffff), 0x7f80);
   EXPECT_EQ(stochasticBf16(std::bit_cast<float>(0x7f7f0000u), 0xffff), 0x7f7f);
   EXPECT_TRUE(std::isnan(fromBf16(stochasticBf16(std::numeric_limits<float>::quiet_NaN(), 0xffff))));
+}
+
+// Every weight with every remainder is one master, and every master that is a number (and one NaN of each
+// sign) is one such pair, whose weight is one of the nearest.
+TEST(Remainder, SplitsMastersExactly) {
+  constexpr size_t kPiece = 65536;
+  std::vector<float> masters(kPiece), joined(kPiece);
+  std::vector<uint16_t> weights(kPiece);
+  std::vector<int16_t> remainders(kPiece);
+  for (const Isa isa : instructionSets()) {
+    for (const uint32_t high : {0u, 1u, 0x7fu, 0x80u, 0x3f7fu, 0x3f80u, 0x3f81u, 0x7f7eu, 0x7f7fu, 0x8000u,
+                                0x8001u, 0xbf80u, 0xff7fu}) {
+      for (uint32_t low = 0; low < kPiece; ++low) {
+        masters[low] = std::bit_cast<float>((high << 16) + low);
+      }
+      loops(isa).splitWeights(masters.data(), weights.data(), kPiece);
+      loops(isa).splitRemainders(masters.data(), remainders.data(), kPiece);
+      loops(isa).join(weights.data(), remainders.data(), joined.data(), kPiece);
+      ASSERT_EQ(std::memcmp(masters.data(), joined.data(), kPiece * sizeof(float)), 0) << std::hex << high;
+      for (uint32_t low = 0; low < kPiece; ++low) {
+        const bool tie = low == 0x8000;
+        ASSERT_EQ(weights[low], tie ? high + 1 : toBf16(masters[low])) << std::hex << high << " " << low;
+      }
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::vector<float> special{infinity, -infinity, std::numeric_limits<float>::quiet_NaN(),
+                                     std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffffffffu)};
+    loops(isa).splitWeights(special.data(), weights.data(), special.size());
+    loops(isa).splitRemainders(special.data(), remainders.data(), special.size());
+    loops(isa).join(weights.data(), remainders.data(), joined.data(), special.size());
+    EXPECT_EQ(joined[0], infinity);
+    EXPECT_EQ(joined[1], -infinity);
+    for (size_t i = 2; i < special.size(); ++i) {
+      EXPECT_TRUE(std::isnan(joined[i]));
+      EXPECT_TRUE(std::isnan(fromBf16(weights[i])));
+    }
+  }
+}
+
+// With the same gradients masters and moments are those of the fp32 masters, bit by bit, and so are the
+// weights, but for ties.
+TEST(Remainder, UpdatesLikeTheFp32Master) {
+  const AdamwSettings settings{0.9, 0.95, 1e-8, 0.1};
+  constexpr size_t kCount = 20'011;
+  std::vector<float> initial(kCount);
+  std::mt19937 engine(9);
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (float& value : initial) {
+    value = normal(engine);
+  }
+  for (const Isa isa : instructionSets()) {
+    State state(initial);
+    std::vector<float> moment1(kCount), moment2(kCount), joined(kCount);
+    std::vector<uint16_t> weights(kCount);
+    std::vector<int16_t> remainders(kCount);
+    loops(isa).splitWeights(initial.data(), weights.data(), kCount);
+    loops(isa).splitRemainders(initial.data(), remainders.data(), kCount);
+    size_t ties = 0;
+    for (uint64_t step = 1; step <= 20; ++step) {
+      const std::vector<uint16_t> gradient = randomBf16(kCount, static_cast<unsigned>(step), 1.0f);
+      AdamwScalars scalars = adamwScalars(settings, 1e-3, step, 0.25);
+      scalars.decayFactor = adamwDecayFactor(1e-3, settings.weightDecay);
+      loops(isa).adamw(scalars, state.args(gradient));
+      loops(isa).adamwRemainder(scalars, {gradient.data(), remainders.data(), moment1.data(), moment2.data(),
+                                          weights.data(), kCount});
+      loops(isa).join(weights.data(), remainders.data(), joined.data(), kCount);
+      ASSERT_EQ(joined, state.master) << isaName(isa) << ", step " << step;
+      ASSERT_EQ(moment1, state.moment1);
+      ASSERT_EQ(moment2, state.moment2);
+      for (size_t i = 0; i < kCount; ++i) {
+        const bool tie = (std::bit_cast<uint32_t>(joined[i]) & 0xffffu) == 0x8000u;
+        ties += tie ? 1 : 0;
+        ASSERT_EQ(weights[i], tie ? splitWeight(joined[i]) : state.weight[i]);
+      }
+    }
+    EXPECT_GT(ties, 0u);
+    EXPECT_LT(ties, 40u);  // about one in 65536 of 400,220
+  }
 }
 
 TEST(Loops, SameBitsOnEveryInstructionSet) {
