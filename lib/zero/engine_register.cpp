@@ -11,9 +11,9 @@
 namespace peal::zero {
 namespace {
 
-constexpr uint64_t kMostElements = 1'000'000'000'000'000;
+constexpr uint64_t kMostRegistered = 1'000'000'000'000'000;
 
-// The product of the extents, or more than kMostElements if it is more.
+// The product of the extents, or more than kMostRegistered if it is more.
 uint64_t elementsOf(const pealZeroParameter_t& described) {
   const std::vector<uint64_t> extents(described.extents, described.extents + described.dims);
   if (std::find(extents.begin(), extents.end(), uint64_t{0}) != extents.end()) {
@@ -21,8 +21,8 @@ uint64_t elementsOf(const pealZeroParameter_t& described) {
   }
   uint64_t elements = 1;
   for (const uint64_t extent : extents) {
-    if (extent > kMostElements / elements) {
-      return kMostElements + 1;
+    if (extent > kMostRegistered / elements) {
+      return kMostRegistered + 1;
     }
     elements *= extent;
   }
@@ -157,7 +157,7 @@ Result<void> Engine::checkPlace(const pealZeroParameter_t& described, uint64_t e
   for (const Parameter& parameter : registered_) {
     total += parameter.elements;
   }
-  if (elements > kMostElements || total > kMostElements) {
+  if (elements > kMostRegistered || total > kMostRegistered) {
     return Error{pealInvalidArgument, "that is more than 10^15 elements in all"};
   }
   const int units = static_cast<int>(kept_.size());
