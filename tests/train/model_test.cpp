@@ -111,6 +111,23 @@ TEST_P(ModelTest, secondBackwardIsTheSameBits) {
   EXPECT_EQ(first, access_.gradients);
 }
 
+TEST_P(ModelTest, recomputingIsTheSameBitsInLessMemory) {
+  const double expected = loss();
+  model_.backward(access_);
+  const auto gradients = access_.gradients;
+  access_.forgetGradients();
+  Model thrifty(shape_, GetParam().sequences, Activations::Recomputed);
+  EXPECT_EQ(thrifty.loss(access_, inputs_.data(), targets_.data(), GetParam().sequences, GetParam().length),
+            expected);
+  thrifty.backward(access_);
+  EXPECT_EQ(access_.gradients, gradients);
+  EXPECT_EQ(static_cast<double>(thrifty.workspaceBytes()),
+            workspaceBytesFor(shape_, GetParam().sequences, Activations::Recomputed));
+  if (shape_.layers > 1) {
+    EXPECT_LT(thrifty.workspaceBytes(), model_.workspaceBytes());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(shapes, ModelTest,
                          testing::Values(Case{{2, 24, 3, 9, 11}, 2, 9},
                                          Case{{2, 24, 3, 9, 11}, 3, 4},    // part of the context

@@ -52,6 +52,17 @@ TEST_F(RunTest, microBatchesAndBucketsDoNotChangeTheBits) {
   }
 }
 
+TEST_F(RunTest, recomputingActivationsGivesTheSameBitsInLessMemory) {
+  const Arguments common = {"--ranks", "2", "--steps", "3", "--layers", "4", "--stage", "3"};
+  Arguments thrifty = common;
+  thrifty.push_back("--recompute");
+  const std::vector<json> kept = train(common), recomputed = train(thrifty);
+  EXPECT_EQ(bits(kept), bits(recomputed));
+  EXPECT_LT(2 * recomputed.back().at("workspaceBytes").get<uint64_t>(),
+            kept.back().at("workspaceBytes").get<uint64_t>());
+  EXPECT_EQ(recomputed.back().at("workspaceBytes"), recomputed.back().at("workspaceFormulaBytes"));
+}
+
 TEST_F(RunTest, accumulatingLocallySendsEachGradientOnce) {
   for (const char* stage : {"0", "1"}) {
     const std::vector<json> events = train(

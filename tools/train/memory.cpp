@@ -13,7 +13,7 @@ double rankBytes(const TrainOptions& options, const ModelShape& shape, int size)
   constexpr double kWhole[] = {16, 4, 2, 0}, kSharded[] = {0, 12, 14, 16};
   constexpr double kFirstValue = 4;
   const double perParameter = kWhole[options.stage] + kSharded[options.stage] / size + kFirstValue;
-  return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch);
+  return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch, options.activations);
 }
 
 void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize) {

@@ -14,26 +14,31 @@ double parametersOf(const ModelShape& shape) {
          static_cast<double>(shape.layers) * block;
 }
 
-double workspaceBytesFor(const ModelShape& shape, size_t sequences) {
+double workspaceBytesFor(const ModelShape& shape, size_t sequences, Activations activations) {
   const auto width = static_cast<double>(shape.width), context = static_cast<double>(shape.context);
   const auto vocabulary = static_cast<double>(shape.vocabulary), layers = static_cast<double>(shape.layers);
   const double rows = static_cast<double>(sequences) * context;
   const double probabilities = rows * context * static_cast<double>(shape.heads);
-  const double blocks = layers * (rows * (16 * width + 4) + probabilities);
+  const double block = rows * (16 * width + 4) + probabilities;
+  const double blocks = activations == Activations::Kept ? layers * block : block + layers * rows * width;
   const double scratch = rows * 8 * width + context * context + 4 * width * width + width;
   const double widened = 12 * width * width + 13 * width + (2 * vocabulary + context + 2) * width;
   const double model = rows * (4 * width + 2 + vocabulary);
   return (blocks + scratch + widened + model) * sizeof(float);
 }
 
-Model::Model(const ModelShape& shape, size_t sequences)
+Model::Model(const ModelShape& shape, size_t sequences, Activations activations)
     : shape_(shape),
       specs_(parameterSpecs(shape)),
       capacity_(sequences),
+      activations_(activations),
       scratch_(sequences * shape.context, shape.width, shape.context) {
   const size_t rows = capacity_ * shape_.context, width = shape_.width;
-  for (size_t i = 0; i < shape_.layers; ++i)
+  const bool isKept = activations_ == Activations::Kept;
+  for (size_t i = 0; i < (isKept ? shape_.layers : 1); ++i)
     blocks_.push_back(std::make_unique<Block>(shape_, capacity_));
+  if (!isKept)
+    blockInputs_.assign(shape_.layers, std::vector<float>(rows * width));
   tokenEmbedding_.resize(shape_.vocabulary * width);
   tokenGradient_.resize(shape_.vocabulary * width);
   positionEmbedding_.resize(shape_.context * width);
@@ -61,6 +66,27 @@ void Model::readBlock(ParameterAccess& access, size_t block) {
   }
 }
 
+// From residual_ to output_.
+void Model::forwardBlock(size_t block) {
+  if (activations_ == Activations::Kept) {
+    blocks_[block]->forward(current_, blockPointers_.data(), residual_.data(), output_.data());
+    return;
+  }
+  std::copy_n(residual_.data(), current_.rows() * shape_.width, blockInputs_[block].data());
+  blocks_[0]->forward(current_, blockPointers_.data(), residual_.data(), output_.data());
+}
+
+// The block with its activations, for backward; its weights have been read.
+Block& Model::restoredBlock(size_t block) {
+  if (activations_ == Activations::Kept) {
+    return *blocks_[block];
+  }
+  if (block + 1 < shape_.layers) {  // the last one's are still there
+    blocks_[0]->forward(current_, blockPointers_.data(), blockInputs_[block].data(), output_.data());
+  }
+  return *blocks_[0];
+}
+
 void Model::embed() {
   const size_t width = shape_.width;
   for (size_t row = 0; row < current_.rows(); ++row) {
@@ -84,7 +110,7 @@ void Model::forward(ParameterAccess& access, const uint32_t* inputs, size_t sequ
   for (size_t block = 0; block < shape_.layers; ++block) {
     access.enter(block + 1, Pass::Forward);
     readBlock(access, block);
-    blocks_[block]->forward(current_, blockPointers_.data(), residual_.data(), output_.data());
+    forwardBlock(block);
     access.leave(block + 1, Pass::Forward);
     residual_.swap(output_);
   }
@@ -140,10 +166,10 @@ void Model::backward(ParameterAccess& access) {
   for (size_t block = shape_.layers; block-- > 0;) {
     access.enter(block + 1, Pass::Backward);
     readBlock(access, block);
-    blocks_[block]->backward(current_, blockPointers_.data(), dx_.data(), scratch_,
-                             [&](BlockParameter which, const float* gradient) {
-                               access.gradientReady(blockParameter(block, which), gradient);
-                             });
+    restoredBlock(block).backward(current_, blockPointers_.data(), dx_.data(), scratch_,
+                                  [&](BlockParameter which, const float* gradient) {
+                                    access.gradientReady(blockParameter(block, which), gradient);
+                                  });
     access.leave(block + 1, Pass::Backward);
   }
   backwardEmbedding(access, dx_.data());
@@ -171,6 +197,8 @@ size_t Model::workspaceBytes() const {
                   finalBias_.size() + scratch_.floats();
   for (const auto& block : blocks_)
     floats += block->floats();
+  for (const auto& input : blockInputs_)
+    floats += input.size();
   return floats * sizeof(float);
 }
 

@@ -9,15 +9,20 @@
 
 namespace peal::train {
 
+// What a block's forward pass leaves for its backward pass: everything, or its input alone, from which
+// backward computes the rest again, bit for bit.
+enum class Activations { Kept, Recomputed };
+
 // What a model will allocate, and how many parameters it has, without making it. Floating point, because the
 // answer for an absurd shape must not overflow.
-double workspaceBytesFor(const ModelShape& shape, size_t sequences);
+double workspaceBytesFor(const ModelShape& shape, size_t sequences,
+                         Activations activations = Activations::Kept);
 double parametersOf(const ModelShape& shape);
 
 class Model {
  public:
   // Room for up to `sequences` sequences of up to shape.context tokens.
-  Model(const ModelShape& shape, size_t sequences);
+  Model(const ModelShape& shape, size_t sequences, Activations activations = Activations::Kept);
 
   const ModelShape& shape() const { return shape_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
@@ -38,13 +43,17 @@ class Model {
  private:
   void forward(ParameterAccess& access, const uint32_t* inputs, size_t sequences, size_t length);
   void embed();
+  void forwardBlock(size_t block);
+  Block& restoredBlock(size_t block);
   void readBlock(ParameterAccess& access, size_t block);
   void backwardEmbedding(ParameterAccess& access, const float* dx);
 
   ModelShape shape_;
   std::vector<ParameterSpec> specs_;
   size_t capacity_;  // sequences
-  std::vector<std::unique_ptr<Block>> blocks_;
+  Activations activations_;
+  std::vector<std::unique_ptr<Block>> blocks_;   // Recomputed: one, for all in turn
+  std::vector<std::vector<float>> blockInputs_;  // Recomputed: of every block
   BlockScratch scratch_;
 
   AttentionShape current_{};  // of the last forward pass

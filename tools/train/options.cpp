@@ -49,6 +49,10 @@ void addTraining(CLI::App& app, TrainOptions& options) {
          "Stages 0 and 1 add up micro-batches on each rank and reduce once: less traffic, but other "
          "roundings than stages 2 and 3")
       ->group(group);
+  app.add_flag_callback(
+         "--recompute", [&options] { options.activations = Activations::Recomputed; },
+         "Keep only the blocks' inputs and compute the rest again in backward: less memory, the same bits")
+      ->group(group);
   app.add_option("--steps", options.steps, "Steps at most")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
       ->group(group);

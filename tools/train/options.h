@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tools/common/ranks.h"
-#include "tools/train/parameters.h"
+#include "tools/train/model.h"
 
 namespace peal::train {
 
@@ -22,6 +22,7 @@ struct TrainOptions {
   size_t batch = 8;                    // sequences of one rank in one micro-batch
   size_t accumulate = 1;               // micro-batches of a step
   Accumulation accumulation = Accumulation::SameBits;
+  Activations activations = Activations::Kept;
 
   uint64_t steps = 1000;
   double untilLoss = 0;         // 0: not given

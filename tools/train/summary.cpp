@@ -48,8 +48,8 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   }
   summary.modelStateFormulaBytes = stage.modelStates;
   summary.workspaceBytes = trainer.model().workspaceBytes();
-  summary.workspaceFormulaBytes =
-      static_cast<uint64_t>(std::llround(workspaceBytesFor(trainer.model().shape(), options.batch)));
+  summary.workspaceFormulaBytes = static_cast<uint64_t>(
+      std::llround(workspaceBytesFor(trainer.model().shape(), options.batch, options.activations)));
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 

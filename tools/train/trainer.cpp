@@ -74,7 +74,7 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
       context_(context),
       tracer_(options, context),
       engine_(context.comm, engineOptions(options)),
-      model_(shapeFor(options, text), options.batch),
+      model_(shapeFor(options, text), options.batch, options.activations),
       access_(engine_, model_.specs(), unitCount(model_.shape()), tracer_),
       inputs_(options.batch * options.shape.context),
       targets_(inputs_.size()) {
