@@ -24,9 +24,18 @@ class Outcomes {
     return code == cudaSuccess;
   }
   bool anyFailed() const { return failed_; }
+  // Notes that ranks connect once more, as splitting does.
+  void connectingBegins() {
+    uint64_t none = 0;
+    connectingFrom_.compare_exchange_strong(none, peal::cudasim::callCount() + 1);
+  }
+  void connectingEnds() { connectingTo_ = peal::cudasim::callCount(); }
+  uint64_t connectingFrom() const { return connectingFrom_; }
+  uint64_t connectingTo() const { return connectingTo_; }
 
  private:
   std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> connectingFrom_{0}, connectingTo_{0};  // CUDA calls, of all ranks; 0: none
 };
 
 // What a rank does with its communicator, as a careful program would: after an error it aborts. The buffer
@@ -38,7 +47,9 @@ constexpr size_t kInjectedCount = 600;
 struct Life {
   bool failed = false;        // somebody said so
   uint64_t connectCalls = 0;  // CUDA calls until the communicators were there
-  uint64_t calls = 0;         // in all
+  uint64_t splitFrom = 0;     // the CUDA calls between which others were made of them
+  uint64_t splitTo = 0;
+  uint64_t calls = 0;  // in all
 };
 
 // The whole life of a communicator of two ranks. fail: what goes wrong from here on. If nobody says that
@@ -72,6 +83,8 @@ inline Life live(const std::vector<int>& devices, const Use& use, float expected
     peal::cudasim::failNothing();
     life.calls = peal::cudasim::callCount();
     life.failed = outcomes.anyFailed();
+    life.splitFrom = outcomes.connectingFrom();
+    life.splitTo = outcomes.connectingTo();
     for (const auto& buffer : buffers) {
       const std::vector<std::byte> bytes = buffer->read();
       std::vector<float> values(kInjectedCount);
@@ -84,12 +97,15 @@ inline Life live(const std::vector<int>& devices, const Use& use, float expected
 }
 
 // Calls after whose failure peal goes on as well as before. Those that end something are logged, since
-// nothing follows from them. What cuPointerGetAttribute would say of whole allocations is what is taken for
-// granted without it. While ranks connect, all of them then agree on windows in host memory.
-inline bool mayGoOn(const std::string& call, uint64_t n, uint64_t connected) {
+// nothing follows from them. A registered buffer that cannot be mapped is copied through slots. What
+// cuPointerGetAttribute would say of whole allocations is what is taken for granted without it. While ranks
+// connect, all of them then agree on windows in host memory.
+inline bool mayGoOn(const std::string& call, uint64_t n, const Life& life) {
   const auto is = [&](const char* part) { return call.find(part) != std::string::npos; };
-  return n <= connected || is("Destroy") || is("Free") || is("Disable") || is("SetDevice") ||
-         is("GetDevice") || is("ExchangeStreamCaptureMode") || is("Query") || is("cuPointerGetAttribute");
+  const bool connecting = n <= life.connectCalls || (n >= life.splitFrom && n <= life.splitTo);
+  return connecting || is("Destroy") || is("Free") || is("Disable") || is("SetDevice") || is("GetDevice") ||
+         is("ExchangeStreamCaptureMode") || is("Query") || is("cuPointerGetAttribute") ||
+         is("IpcOpenMemHandle") || is("IpcCloseMemHandle") || is("cuMemGetAddressRange");
 }
 
 inline void failEveryCall(const std::vector<int>& devices, const Use& use, float expected) {
@@ -102,7 +118,7 @@ inline void failEveryCall(const std::vector<int>& devices, const Use& use, float
     const bool happened = life.calls >= n;  // looks at events come as often as it takes
     const std::string name = happened ? peal::cudasim::callName(n) : "none";
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8)) << n << ": " << name;
-    EXPECT_TRUE(life.failed || !happened || mayGoOn(name, n, life.connectCalls))
+    EXPECT_TRUE(life.failed || !happened || mayGoOn(name, n, life))
         << "call " << n << ", " << name << ", failed and nobody said so";
     if (::testing::Test::HasFailure()) {
       ADD_FAILURE() << "at call " << n << ", " << name;

@@ -1,10 +1,66 @@
-// The same for the optimizer step, alone and fused with the all-reduce.
+// The same for what else a communicator's life may hold: groups, graphs, communicators made by splitting, and
+// the optimizer step, alone and fused.
 #include "peal/adamw.h"
 #include "tests/cuda/injection.h"
 
 namespace {
 
 using namespace peal::test;
+
+// Sums once, in a graph.
+bool sumInGraph(pealComm_t comm, float* data, const GpuStream& stream, Outcomes& outcomes) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t launchable = nullptr;
+  bool good = outcomes.ok(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+  if (good) {
+    good = outcomes.ok(pealAllReduce(data, data, kInjectedCount, pealFloat32, pealSum, comm, stream.peal()));
+    good = outcomes.ok(cudaStreamEndCapture(stream.get(), &graph)) && good;
+  }
+  good = good && outcomes.ok(cudaGraphInstantiate(&launchable, graph, 0));
+  good = good && outcomes.ok(cudaGraphLaunch(launchable, stream.get()));
+  good = good && outcomes.ok(cudaStreamSynchronize(stream.get()));
+  if (launchable != nullptr) {
+    outcomes.ok(cudaGraphExecDestroy(launchable));
+  }
+  if (graph != nullptr) {
+    outcomes.ok(cudaGraphDestroy(graph));
+  }
+  return good;
+}
+
+// Sums twice in a group, once in a graph, and once in a communicator of both ranks that is split off.
+void useGroupsGraphsAndSplits(pealComm_t comm, int rank, int, const GpuStream& stream,
+                              const GpuBuffer& buffer, Outcomes& outcomes) {
+  auto* const data = reinterpret_cast<float*>(buffer.data());
+  const auto sum = [&](pealComm_t in) {
+    return outcomes.ok(pealAllReduce(data, data, kInjectedCount, pealFloat32, pealSum, in, stream.peal()));
+  };
+  bool good = outcomes.ok(pealGroupStart());
+  if (good) {
+    good = sum(comm) && sum(comm);
+    good = outcomes.ok(pealGroupEnd()) && good;
+  }
+  good = good && sumInGraph(comm, data, stream, outcomes);
+  pealComm_t child = nullptr;
+  outcomes.connectingBegins();
+  good = good && outcomes.ok(pealCommSplit(comm, 0, rank, &child, nullptr));
+  outcomes.connectingEnds();
+  good = good && sum(child) && outcomes.ok(pealCommFinalize(child));
+  if (child != nullptr) {
+    good = outcomes.ok(good ? pealCommDestroy(child) : pealCommAbort(child)) && good;
+  }
+  good = good && outcomes.ok(pealCommFinalize(comm));
+  outcomes.ok(good ? pealCommDestroy(comm) : pealCommAbort(comm));
+}
+
+TEST(InjectionKinds, GroupsGraphsAndSplits) {
+  inProcess(
+      injected(),
+      [] {
+        failEveryCall({0, 1}, useGroupsGraphsAndSplits, 16);
+      },
+      std::chrono::seconds(110));
+}
 
 // A step of this rank alone, and one fused with the all-reduce. The gradients are zeros, and so is the decay:
 // the weights stay.

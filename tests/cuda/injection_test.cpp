@@ -1,5 +1,5 @@
 // Every CUDA call of a communicator's life fails once, one at a time: an error code and a sentence, no crash,
-// no hang, nothing left alive, and the other rank is released.
+// no hang, nothing left alive, and the other rank is released. Ranks as threads, and as processes by IPC.
 #include "tests/cuda/injection.h"
 
 namespace {
@@ -51,6 +51,74 @@ TEST(Injection, EveryCallWithPeerAccess) {
         failEveryCall({0, 1}, useCommunicator, 2);
       },
       std::chrono::seconds(110));
+}
+
+// Ranks as processes: every call of rank 0 fails once, and rank 1 is released each time.
+constexpr size_t kMostLives = 1000;
+struct Lives {
+  std::array<Meeting, kMostLives> meetings;
+  std::atomic<uint64_t> calls{0};  // of rank 0 in a life without errors
+};
+
+// One life of this process's rank, which fails its n-th call; 0: none.
+Life liveAlone(Lives& lives, uint64_t n, int rank) {
+  Life life;
+  Outcomes outcomes;
+  {
+    const GpuStream stream(rank);
+    const std::vector<float> ones(kInjectedCount, 1.0F);
+    std::vector<std::byte> input(kInjectedCount * sizeof(float));
+    std::memcpy(input.data(), ones.data(), input.size());
+    const GpuBuffer buffer(rank, input);
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = rank;
+    peal::cudasim::countCalls();
+    if (n > 0 && rank == 0) {
+      peal::cudasim::failCall("*", n);
+    }
+    pealComm_t comm = nullptr;
+    const bool made = outcomes.ok(lives.meetings[n].join(&comm, rank, 2, &config));
+    life.connectCalls = peal::cudasim::callCount();
+    if (made) {
+      useCommunicator(comm, rank, rank, stream, buffer, outcomes);
+    }
+    peal::cudasim::failNothing();
+    life.calls = peal::cudasim::callCount();
+    life.failed = outcomes.anyFailed();
+    const std::vector<std::byte> bytes = buffer.read();
+    std::vector<float> values(kInjectedCount);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    EXPECT_TRUE(life.failed || values == std::vector<float>(kInjectedCount, 2.0F)) << n << ": " << values[0];
+  }
+  expectNothingAlive();
+  return life;
+}
+
+TEST(Injection, EveryCallOfAProcess) {
+  SharedValue<Lives> lives;
+  expectAllSucceeded(runProcesses(2, std::chrono::seconds(110), [&](const Child& child) {
+    enter(injected(), {});
+    const Life clean = liveAlone(*lives, 0, child.index());
+    EXPECT_FALSE(clean.failed);
+    if (child.index() == 0) {
+      EXPECT_LT(clean.calls, kMostLives) << "some calls are not tried";
+      lives->calls.store(std::min<uint64_t>(clean.calls, kMostLives - 1));
+    }
+    while (lives->calls.load() == 0) {
+      std::this_thread::yield();
+    }
+    for (uint64_t n = 1; n <= lives->calls.load(); ++n) {
+      const auto start = std::chrono::steady_clock::now();
+      const Life life = liveAlone(*lives, n, child.index());
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8)) << n;
+      if (child.index() == 0 && life.calls >= n) {
+        const std::string name = peal::cudasim::callName(n);
+        EXPECT_TRUE(life.failed || mayGoOn(name, n, life))
+            << "call " << n << ", " << name << ", failed and nobody said so";
+      }
+    }
+    return 0;
+  }));
 }
 
 }  // namespace

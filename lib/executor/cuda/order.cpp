@@ -156,7 +156,10 @@ Result<std::shared_ptr<Mark>> LaunchOrder::markFor(const StreamState& state) {
   auto graph = std::make_shared<CapturedGraph>();
   graph->capture = state.capture;
   graph->mark = *mark;
-  PEAL_TRY(watchGraph(state.graph, graph));
+  if (const Result<void> watched = watchGraph(state.graph, graph); !watched) {
+    (*mark)->end();  // CUDA may call back, and so let go of the graph, at any later time
+    return watched.error();
+  }
   graphs_.push_back(std::move(graph));
   return mark;
 }
