@@ -42,6 +42,8 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       {{"--min-lr", "1"}, "--min-lr 1 is above --lr"},
       {{"--bucket-bytes", "many"}, "--bucket-bytes"},
       {{"--metrics", "/no/such/folder/metrics"}, "cannot write the metrics"},
+      {{"--tokenizer", "words"}, "--tokenizer"},
+      {{"--tokenizer", "bpe", "--vocabulary", "255"}, "--vocabulary"},
       {{"--trace", "/no/such/folder/trace"}, "cannot write the trace"},
       {{"--plot", "chart.txt"}, "chart.txt"},
       {{"--no-such-option"}, "--no-such-option"}};

@@ -78,6 +78,65 @@ TEST_F(RunTest, repeatsBitForBitAndTheSeedMatters) {
   EXPECT_NE(first, bits(train({"--ranks", "2", "--steps", "4", "--seed", "8"})));
 }
 
+TEST_F(RunTest, tokensOfBytePairsTrainAndLossesArePerCharacterToo) {
+  const Arguments common = {"--ranks", "2", "--steps", "4", "--tokenizer", "bpe", "--vocabulary", "300"};
+  Arguments third = common;
+  third.insert(third.end(), {"--stage", "3"});
+  const std::vector<json> events = train(common);
+  EXPECT_EQ(bits(events), bits(train(third)));
+  EXPECT_EQ(events.front().at("vocabulary"), 300);
+  const json& step = events.at(1);
+  EXPECT_NEAR(step.at("lossPerToken"), std::log(300.0), 0.1);
+  EXPECT_LT(step.at("loss").get<double>(), step.at("lossPerToken").get<double>() / 1.2);
+  const json& end = events.back();
+  EXPECT_LT(end.at("heldOutLoss").get<double>(), end.at("heldOutLossPerToken").get<double>() / 1.2);
+  EXPECT_EQ(end.at("bigramLoss"), train({"--ranks", "1", "--steps", "1"}).back().at("bigramLoss"));
+}
+
+TEST_F(RunTest, tellsItsSpeedAndThePlannersPrediction) {
+  const std::vector<json> events = train({"--ranks", "2", "--steps", "20", "--eval-every", "0"});
+  for (const json& event : events) {
+    if (event.at("event") == "step") {
+      const double tokens = event.at("tokensPerSecondPerRank");
+      EXPECT_NEAR(tokens * event.at("seconds").get<double>(), 2 * 16, 1e-6);
+      EXPECT_NEAR(event.at("flopsPerSecondPerRank").get<double>() / tokens,
+                  6 * events.front().at("parameters").get<double>(), 1e-3);
+      EXPECT_GE(event.at("hiddenShare"), 0);
+      EXPECT_LE(event.at("hiddenShare"), 1);
+    }
+  }
+  const json& speed = events.back().at("speed");
+  EXPECT_TRUE(speed.at("predicts"));
+  EXPECT_GT(speed.at("predictedSecondsPerStep"), 0);
+  EXPECT_GE(speed.at("predictedSecondsPerStep"), speed.at("predictedExposedSeconds"));
+  EXPECT_GT(speed.at("networkBytesPerSecond"), 0);
+}
+
+TEST_F(RunTest, writesMetricsAsCsv) {
+  const CommandResult result = Command(commandLine(kTiny, {"--ranks", "2", "--steps", "4", "--eval-every",
+                                                           "2", "--metrics", file("run.csv")}))
+                                   .wait();
+  ASSERT_EQ(result.exitCode, 0) << result.output;
+  std::ifstream stream(file("run.csv"));
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(stream, line);) {
+    std::vector<std::string>& cells = rows.emplace_back(1);
+    for (const char c : line) {
+      c == ',' ? void(cells.emplace_back()) : cells.back().push_back(c);
+    }
+  }
+  ASSERT_EQ(rows.size(), 1u + 4u + 2u);
+  EXPECT_EQ(rows[0][0], "event");
+  EXPECT_EQ(rows[0][2], "loss");
+  for (const auto& row : rows) {
+    EXPECT_EQ(row.size(), rows[0].size());
+  }
+  EXPECT_EQ(rows[1][0], "step");
+  EXPECT_EQ(rows[1][1], "1");
+  EXPECT_GT(std::stod(rows[1][2]), 1);
+  EXPECT_EQ(rows[3][0], "heldOut");
+}
+
 TEST_F(RunTest, lossFallsBelowTheBigrams) {
   const std::vector<json> events = train({"--ranks", "2", "--steps", "500", "--lr", "0.006", "--batch", "8",
                                           "--width", "32", "--heads", "2", "--context", "32"});
@@ -114,7 +173,7 @@ TEST_F(RunTest, printsTheReportAndDraws) {
   const CommandResult result = Command(arguments).wait();
   ASSERT_EQ(result.exitCode, 0) << result.output;
   for (const char* part :
-       {"ZeRO stage 2", "step     1  loss ", "held-out loss ", "sample at temperature", "char/s",
+       {"ZeRO stage 2", "step     1  loss ", "held-out loss ", "sample at temperature", "token/s", "FLOP/s",
         "communication", "2P + 14P/N", "all 3 ranks: every arena has the planned size", "steps x (N-1) x 2P",
         "bigram", "four-gram", "weights ", "masters ", "drawn: "}) {
     EXPECT_IN(part, result.output);

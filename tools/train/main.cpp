@@ -18,7 +18,8 @@ int trainMain(int argc, char** argv) {
   pealLaunch_t launch{};
   tools::check(pealGetLaunch(&launch), "pealGetLaunch");
   const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
-  const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context);
+  const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context,
+                  options.bpeVocabulary());
   ModelShape shape = options.shape;
   shape.vocabulary = text.vocabulary();
   const bool isLaunched = launch.size > 1;

@@ -7,18 +7,43 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "tools/common/error.h"
 
 namespace peal::train {
+namespace {
+
+constexpr const char* kColumns[] = {"event",
+                                    "step",
+                                    "loss",
+                                    "lossPerToken",
+                                    "characters",
+                                    "gradientNorm",
+                                    "clipFactor",
+                                    "skipped",
+                                    "learningRate",
+                                    "tokens",
+                                    "seconds",
+                                    "communicationSeconds",
+                                    "waitSeconds",
+                                    "hiddenShare",
+                                    "tokensPerSecondPerRank",
+                                    "flopsPerSecondPerRank"};
+
+}  // namespace
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path) {
   if (path.empty()) {
     return;
   }
   fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  isCsv_ = path.ends_with(".csv");
   if (fd_ < 0) {
     throw tools::UsageError(fmt::format("cannot write the metrics '{}': {}", path, std::strerror(errno)));
+  }
+  if (isCsv_) {
+    writeText(fmt::format("{}\n", fmt::join(kColumns, ",")));
   }
 }
 
@@ -32,7 +57,24 @@ void MetricsFile::write(const nlohmann::json& line) {
   if (fd_ < 0) {
     return;
   }
-  const std::string text = line.dump() + "\n";
+  if (!isCsv_) {  // a sample of tokens may end within a character
+    writeText(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return;
+  }
+  if (line.at("event") != "step" && line.at("event") != "heldOut") {
+    return;
+  }
+  std::vector<std::string> cells;
+  for (const char* column : kColumns) {
+    const auto cell = line.find(column);
+    cells.push_back(cell == line.end() || cell->is_null() ? ""
+                    : cell->is_string()                   ? cell->get<std::string>()
+                                                          : cell->dump());
+  }
+  writeText(fmt::format("{}\n", fmt::join(cells, ",")));
+}
+
+void MetricsFile::writeText(const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(fd_, text.data() + done, text.size() - done);
     if (wrote < 0 && errno != EINTR) {

@@ -1,4 +1,5 @@
-// Everything measured, as JSON lines: {"event": "start" | "step" | "heldOut" | "sample" | "end", ...}.
+// Everything measured, as JSON lines: {"event": "start" | "step" | "heldOut" | "sample" | "end", ...}; or, if
+// the file's name ends in .csv, a row for each "step" and "heldOut" under a header of the columns.
 // Written by rank 0; a run that is killed leaves whole lines.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
@@ -18,7 +19,10 @@ class MetricsFile {
   void write(const nlohmann::json& line);
 
  private:
+  void writeText(const std::string& text);
+
   std::string path_;
+  bool isCsv_ = false;
   int fd_ = -1;
 };
 

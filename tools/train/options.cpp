@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
 #include "tools/common/plot.h"
 #include "tools/common/sizes.h"
+#include "tools/train/bpe.h"
 
 namespace peal::train {
 namespace {
@@ -27,7 +29,7 @@ void addModel(CLI::App& app, TrainOptions& options) {
   app.add_option("--heads", options.shape.heads, "Attention heads; must divide the width")
       ->check(count)
       ->group("Model");
-  app.add_option("--context", options.shape.context, "Characters that a prediction can see")
+  app.add_option("--context", options.shape.context, "Symbols that a prediction can see")
       ->check(count)
       ->group("Model");
 }
@@ -92,6 +94,17 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
       ->type_name("FILE")
       ->group(group)
       ->default_str("Debian's bible-kjv");
+  static const std::map<std::string, Tokenizer> tokenizers = {{"characters", Tokenizer::Characters},
+                                                              {"bpe", Tokenizer::Bpe}};
+  app.add_option("--tokenizer", options.tokenizer,
+                 "characters, or bpe: byte pairs, joined as the text to train on has them")
+      ->transform(CLI::Transformer(tokenizers))
+      ->type_name("NAME")
+      ->group(group)
+      ->default_str("characters");
+  app.add_option("--vocabulary", options.vocabulary, "Tokens of --tokenizer bpe, the 256 bytes included")
+      ->check(CLI::Range(kBpeBytes, kBpeLargestVocabulary))
+      ->group(group);
   app.add_option("--eval-every", options.evalEvery, "Steps between held-out losses; 0: only at the end")
       ->group(group);
   app.add_option("--eval-characters", options.evalCharacters,
@@ -116,7 +129,9 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
   app.add_option("--plot", options.plotPath, "Draw the loss curve and the memory (.svg, .png, .pdf)")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--metrics,--json", options.metricsPath, "Write everything measured as JSON lines")
+  app.add_option("--metrics,--json", options.metricsPath,
+                 "Write everything measured as JSON lines, or the losses and times of the steps as CSV if it "
+                 "ends in .csv")
       ->type_name("FILE")
       ->group(group);
   app.add_option("--trace", options.tracePath,
@@ -131,7 +146,7 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
 
 std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
   CLI::App app{
-      "Trains a character-level GPT on real text, its state sharded over ranks by peal's ZeRO engine.\n"
+      "Trains a GPT on real text, its state sharded over ranks by peal's ZeRO engine.\n"
       "Ranks are processes of this machine (--ranks N) or come from a launcher (mpirun, srun, torchrun).",
       "peal-train"};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

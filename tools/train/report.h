@@ -34,12 +34,34 @@ struct Summary {
   uint64_t modelStateFormulaBytes;
   uint64_t ranksWithOtherMemory;                   // ranks whose arenas differ from the planner's
   uint64_t workspaceBytes, workspaceFormulaBytes;  // the model's own memory: not the engine's, but beside it
+  pealZeroPlanInput_t planned;                     // of this rank
+  pealZeroPlan_t plan;
+  uint64_t parameters;
   SentElements sent;
   uint64_t sentFormula;             // of all ranks in all steps
   double bigramLoss, fourGramLoss;  // rank 0
   bool memoryAgrees() const { return ranksWithOtherMemory == 0; }
   bool sentAgrees() const { return sent.training == sentFormula; }
 };
+
+// Of one step on this rank, or the mean of several.
+struct StepTimes {
+  double seconds, communicationSeconds, waitSeconds;
+};
+
+// Speed over all steps but the first, and the planner's figures for the steps after the first kPredictFrom
+// from what those showed: arithmetic per second outside of waits, and bytes per second of communication.
+constexpr size_t kPredictFrom = 11;
+struct Speed {
+  bool isKnown, predicts;
+  StepTimes measured, later;
+  double flopsPerSecond, networkBytesPerSecond;
+  double predictedSeconds, predictedExposedSeconds;
+};
+Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& times);
+
+// Of the communication that went on while the model computed.
+double hiddenShare(double communicationSeconds, double waitSeconds);
 
 // Collective.
 Summary summarize(const TrainOptions& options, const Text& text, const tools::RankContext& context,
@@ -58,6 +80,7 @@ class Reporter {
   void end(const Summary& summary, const std::string& reason);
 
  private:
+  nlohmann::json printSpeed(const Summary& summary);
   void printMemory(const Summary& summary);
   void draw(const Summary& summary);
 
@@ -67,6 +90,7 @@ class Reporter {
   MetricsFile& metrics_;
   bool speaks_;
   History history_;
+  std::vector<StepTimes> times_;
   // Since the last progress line.
   uint64_t steps_ = 0, tokens_ = 0;
   double seconds_ = 0, communicationSeconds_ = 0, waitSeconds_ = 0;

@@ -73,7 +73,7 @@ int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
   Trainer trainer(options, text, context);
   Reporter reporter(options, text, context, metrics);
   reporter.start(trainer);
-  LossTarget target(options, trainer, reporter, text.heldOut().size());
+  LossTarget target(options, trainer, reporter, text.heldOutCharacters().size());
   const Ending ending = train(options, trainer, reporter, target);
   trainer.finishTrace();
   if (options.sample > 0) {

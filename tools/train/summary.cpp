@@ -1,6 +1,7 @@
 // The figures at the end of a run and their formulas, and the chart of both.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,43 @@ std::string elementsFormula(const TrainOptions& options) {
   }
 }
 
+double hiddenShare(double communicationSeconds, double waitSeconds) {
+  return communicationSeconds > 0 ? std::max(0.0, 1 - waitSeconds / communicationSeconds) : 1;
+}
+
+Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& times) {
+  const auto mean = [&](size_t first, size_t end) {
+    StepTimes sum{};
+    for (size_t i = first; i < end; ++i) {
+      sum.seconds += times[i].seconds / static_cast<double>(end - first);
+      sum.communicationSeconds += times[i].communicationSeconds / static_cast<double>(end - first);
+      sum.waitSeconds += times[i].waitSeconds / static_cast<double>(end - first);
+    }
+    return sum;
+  };
+  Speed speed{};
+  speed.isKnown = times.size() > 1;  // the first has what the start left
+  if (!speed.isKnown) {
+    return speed;
+  }
+  speed.measured = mean(1, times.size());
+  const StepTimes early = mean(1, std::min(kPredictFrom, times.size()));
+  speed.flopsPerSecond = summary.plan.flops / std::max(early.seconds - early.waitSeconds, 1e-9);
+  const double bytes = summary.plan.stages[stage].bytesSent;
+  speed.networkBytesPerSecond = early.communicationSeconds > 0 ? bytes / early.communicationSeconds : 0;
+  speed.predicts = times.size() > kPredictFrom;
+  if (speed.predicts) {
+    speed.later = mean(kPredictFrom, times.size());
+    pealZeroPlanInput_t input = summary.planned;
+    input.flopsPerSecond = speed.flopsPerSecond;
+    input.networkBytesPerSecond = speed.networkBytesPerSecond;
+    const pealZeroPlan_t plan = zero::plan(input);
+    speed.predictedExposedSeconds = plan.stages[stage].exposedSeconds;
+    speed.predictedSeconds = plan.computeSeconds + speed.predictedExposedSeconds;
+  }
+  return speed;
+}
+
 Summary summarize(const TrainOptions& options, const Text& text, const tools::RankContext& context,
                   Trainer& trainer) {
   Summary summary{};
@@ -37,8 +75,10 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.weightsHash = trainer.weightsHash();
   summary.masterHash = trainer.masterHash();
 
-  const pealZeroPlan_t plan = zero::plan(planInput(options, trainer.model(), context.rank, context.size));
-  const pealZeroPlanStage_t& stage = plan.stages[options.stage];
+  summary.planned = planInput(options, trainer.model(), context.rank, context.size);
+  summary.plan = zero::plan(summary.planned);
+  summary.parameters = summary.planned.parameters;
+  const pealZeroPlanStage_t& stage = summary.plan.stages[options.stage];
   bool agrees = true;
   for (const pealZeroArena_t& arena : trainer.engine().memory()) {
     const bool isModelState = arena.kind == pealZeroModelState;
@@ -57,8 +97,10 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.sentFormula = static_cast<uint64_t>(std::llround(stage.elements)) *
                         static_cast<uint64_t>(context.size - 1) * summary.steps;
   if (context.rank == 0) {
-    summary.bigramLoss = ngramLoss(text.training(), text.heldOut(), text.vocabulary(), 1);
-    summary.fourGramLoss = ngramLoss(text.training(), text.heldOut(), text.vocabulary(), 3);
+    summary.bigramLoss =
+        ngramLoss(text.trainingCharacters(), text.heldOutCharacters(), text.alphabetSize(), 1);
+    summary.fourGramLoss =
+        ngramLoss(text.trainingCharacters(), text.heldOutCharacters(), text.alphabetSize(), 3);
   }
   return summary;
 }

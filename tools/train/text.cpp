@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "tools/common/error.h"
 #include "tools/train/parameters.h"
@@ -152,7 +153,8 @@ std::string encodeUtf8(std::u32string_view characters) {
   return bytes;
 }
 
-Text::Text(std::string name, std::u32string_view characters, size_t context, double heldOutShare)
+Text::Text(std::string name, std::u32string_view characters, size_t context, size_t bpeVocabulary,
+           double heldOutShare)
     : name_(std::move(name)) {
   if (characters.empty()) {
     throw UsageError(fmt::format("the text '{}' is empty", name_));
@@ -171,21 +173,45 @@ Text::Text(std::string name, std::u32string_view characters, size_t context, dou
     throw UsageError(fmt::format("the text '{}' has {} different characters: at most {} are possible", name_,
                                  alphabet_.size(), kLargestVocabulary));
   }
-  std::vector<uint32_t> symbols = encode(characters);
-  const auto heldOut = static_cast<size_t>(static_cast<double>(symbols.size()) * heldOutShare);
-  const size_t training = symbols.size() - heldOut;
-  if (std::min(training, heldOut) < context + 1) {
-    throw UsageError(
-        fmt::format("the text '{}' has {} characters, {} to train on and {} held out; --context {} "
-                    "needs at least {} in each. Use a shorter context or a longer text",
-                    name_, symbols.size(), training, heldOut, context, context + 1));
+  const auto heldOut = static_cast<size_t>(static_cast<double>(characters.size()) * heldOutShare);
+  const std::u32string_view first = characters.substr(0, characters.size() - heldOut);
+  const std::u32string_view last = characters.substr(first.size());
+  training_ = encodeCharacters(first);
+  heldOut_ = encodeCharacters(last);
+  if (bpeVocabulary > 0) {
+    trainingCharacters_ = std::move(training_);
+    heldOutCharacters_ = std::move(heldOut_);
+    bpe_ = Bpe::train(encodeUtf8(first), bpeVocabulary);
+    for (uint32_t token = 0; token < bpe_->vocabulary(); ++token) {
+      const std::string& bytes = bpe_->bytesOf(token);
+      const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; };
+      beginnings_.push_back(static_cast<uint32_t>(std::count_if(bytes.begin(), bytes.end(), begins)));
+    }
+    training_ = encode(first);
+    heldOut_ = encode(last);
   }
-  const auto split = symbols.begin() + static_cast<std::ptrdiff_t>(training);
-  training_.assign(symbols.begin(), split);
-  heldOut_.assign(split, symbols.end());
+  if (std::min(training_.size(), heldOut_.size()) < context + 1) {
+    throw UsageError(
+        fmt::format("the text '{}' has {} {}, {} to train on and {} held out; --context {} "
+                    "needs at least {} in each. Use a shorter context or a longer text",
+                    name_, training_.size() + heldOut_.size(), bpe_ ? "tokens" : "characters",
+                    training_.size(), heldOut_.size(), context, context + 1));
+  }
+}
+
+uint64_t Text::characterCount(const uint32_t* symbols, size_t count) const {
+  if (!bpe_) {
+    return count;
+  }
+  return std::accumulate(symbols, symbols + count, uint64_t{0},
+                         [&](uint64_t sum, uint32_t symbol) { return sum + beginnings_[symbol]; });
 }
 
 std::vector<uint32_t> Text::encode(std::u32string_view characters) const {
+  return bpe_ ? bpe_->encode(encodeUtf8(characters)) : encodeCharacters(characters);
+}
+
+std::vector<uint32_t> Text::encodeCharacters(std::u32string_view characters) const {
   std::vector<uint32_t> symbols;
   symbols.reserve(characters.size());
   for (char32_t c : characters) {
@@ -200,6 +226,9 @@ std::vector<uint32_t> Text::encode(std::u32string_view characters) const {
 }
 
 std::string Text::decode(const std::vector<uint32_t>& symbols) const {
+  if (bpe_) {
+    return bpe_->decode(symbols);
+  }
   std::u32string characters;
   for (uint32_t symbol : symbols)
     characters.push_back(alphabet_[symbol]);
@@ -208,6 +237,9 @@ std::string Text::decode(const std::vector<uint32_t>& symbols) const {
 
 std::optional<uint32_t> Text::lineEnd() const {
   const size_t found = alphabet_.find(U'\n');
+  if (bpe_ && found != alphabet_.npos) {
+    return '\n';  // the byte's token
+  }
   return found == alphabet_.npos ? std::nullopt : std::optional(static_cast<uint32_t>(found));
 }
 

@@ -1,5 +1,5 @@
-// Text to train on: characters as symbols, a training part and a held-out end, and which piece of it each
-// sequence of a step is. Every rank holds the same text.
+// Text to train on: its symbols (characters, or the tokens of a byte-pair encoding), a training part and a
+// held-out end, and which piece of it each sequence of a step is. Every rank holds the same text.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tools/train/bpe.h"
 
 namespace peal::train {
 
@@ -25,13 +27,26 @@ class Text {
  public:
   // The last heldOutShare of the characters is held out. Throws UsageError if the text is empty or if
   // either part cannot hold context + 1 characters.
-  Text(std::string name, std::u32string_view characters, size_t context, double heldOutShare = 0.05);
+  // bpeVocabulary > 0: symbols are the tokens of a byte-pair encoding of so many, trained on the training
+  // part.
+  Text(std::string name, std::u32string_view characters, size_t context, size_t bpeVocabulary = 0,
+       double heldOutShare = 0.05);
 
   const std::string& name() const { return name_; }
-  size_t vocabulary() const { return alphabet_.size(); }
+  size_t vocabulary() const { return bpe_ ? bpe_->vocabulary() : alphabet_.size(); }
+  const std::optional<Bpe>& bpe() const { return bpe_; }
   const std::vector<uint32_t>& training() const { return training_; }
   const std::vector<uint32_t>& heldOut() const { return heldOut_; }
-  std::vector<uint32_t> encode(std::u32string_view characters) const;  // all must be in the alphabet
+
+  // The same as characters, places in an alphabet of alphabetSize(): what the n-grams count.
+  size_t alphabetSize() const { return alphabet_.size(); }
+  const std::vector<uint32_t>& trainingCharacters() const { return bpe_ ? trainingCharacters_ : training_; }
+  const std::vector<uint32_t>& heldOutCharacters() const { return bpe_ ? heldOutCharacters_ : heldOut_; }
+  // How many characters begin in the symbols: losses are told per character.
+  uint64_t characterCount(const uint32_t* symbols, size_t count) const;
+
+  std::vector<uint32_t> encode(
+      std::u32string_view characters) const;  // without bpe all must be in the alphabet
   std::string decode(const std::vector<uint32_t>& symbols) const;
   std::optional<uint32_t> lineEnd() const;  // the symbol of a newline, if the text has any
 
@@ -46,7 +61,12 @@ class Text {
  private:
   std::string name_;
   std::u32string alphabet_;  // ascending
+  std::optional<Bpe> bpe_;
+  std::vector<uint32_t> beginnings_;  // characters that begin in each token; bpe only
   std::vector<uint32_t> training_, heldOut_;
+  std::vector<uint32_t> trainingCharacters_, heldOutCharacters_;  // bpe only
+
+  std::vector<uint32_t> encodeCharacters(std::u32string_view characters) const;
 };
 
 }  // namespace peal::train

@@ -124,6 +124,7 @@ StepResult Trainer::tracedStep(bool askStop) {
   const TraceScope stepScope(tracer_, TraceKind::Step, static_cast<int64_t>(stepsDone_) + 1);
   const size_t context = options_.shape.context;
   double loss = 0;
+  uint64_t characters = 0;
   for (size_t micro = 0; micro < options_.accumulate; ++micro) {
     const TraceScope microScope(tracer_, TraceKind::MicroBatch, static_cast<int64_t>(micro));
     const uint64_t firstSlot =
@@ -136,6 +137,7 @@ StepResult Trainer::tracedStep(bool askStop) {
     {
       const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Forward));
       loss += model_.loss(access_, inputs_.data(), targets_.data(), options_.batch, context);
+      characters += text_.characterCount(targets_.data(), options_.batch * context);
     }
     const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Backward));
     model_.backward(access_);
@@ -148,9 +150,11 @@ StepResult Trainer::tracedStep(bool askStop) {
     const TraceScope scope(tracer_, TraceKind::Update);
     result.report = engine_.step(result.learningRate, tokens);
   }
-  std::vector<double> sums = {loss, static_cast<double>(tokens), askStop ? 1.0 : 0.0};
+  std::vector<double> sums = {loss, static_cast<double>(tokens), askStop ? 1.0 : 0.0,
+                              static_cast<double>(characters)};
   addOverRanks(sums);
-  result.loss = sums[0] / sums[1];
+  result.lossPerToken = sums[0] / sums[1];
+  result.loss = sums[0] / std::max(sums[3], 1.0);
   result.stopAsked = sums[2] > 0;
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   ++stepsDone_;
@@ -190,16 +194,21 @@ double Trainer::heldOutLoss(uint64_t characters) {
   const uint64_t before = elementsSent();
   const size_t length = options_.shape.context, total = text_.heldOut().size();
   const size_t whole = total / length, tail = total % length;
-  const size_t wanted = std::clamp<size_t>(characters / length, 1, whole);
+  const size_t all = text_.heldOutCharacters().size();
+  const size_t wanted =
+      std::clamp<size_t>(std::min<uint64_t>(characters, all) * total / all / length, 1, whole);
   std::vector<size_t> windows;
   for (size_t i = 0; i < wanted; ++i) {
     windows.push_back(i * whole / wanted * length);
   }
   double loss = scoreWindows(windows, length);
-  uint64_t scored = wanted * length;
-  if (characters >= total && tail > 0) {
+  uint64_t scored = 0;
+  for (const size_t window : windows) {
+    scored += text_.characterCount(text_.heldOut().data() + window, length);
+  }
+  if (characters >= all && tail > 0) {
     loss += scoreWindows({whole * length}, tail);
-    scored = total;
+    scored = all;
   }
   std::vector<double> sum = {loss};
   addOverRanks(sum);
@@ -209,7 +218,7 @@ double Trainer::heldOutLoss(uint64_t characters) {
 
 double Trainer::heldOutLoss() {
   if (wholeLossStep_ != stepsDone_) {
-    wholeLoss_ = heldOutLoss(text_.heldOut().size());
+    wholeLoss_ = heldOutLoss(text_.heldOutCharacters().size());
     wholeLossStep_ = stepsDone_;
   }
   return wholeLoss_;

@@ -15,7 +15,8 @@
 namespace peal::train {
 
 struct StepResult {
-  double loss;  // mean over the tokens of all ranks, nats per character, with the weights before the step
+  double loss;  // mean over all ranks, nats per character, with the weights before the step
+  double lossPerToken;
   double learningRate;
   double seconds;
   bool stopAsked;  // some rank asked
@@ -37,8 +38,8 @@ class Trainer {
   StepResult step(bool askStop);
   uint64_t stepsDone() const { return stepsDone_; }
 
-  // Mean loss over the held-out text, or over about `characters` of it in evenly spread windows of one
-  // context. Sums are combined in rank order in fp64.
+  // Mean loss per character over the held-out text, or over about `characters` of it in evenly spread windows
+  // of one context. Sums are combined in rank order in fp64.
   double heldOutLoss(uint64_t characters);
   double heldOutLoss();  // all of it; known already if asked for twice between two steps
 
