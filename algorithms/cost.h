@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "algorithms/chunk.h"
+#include "algorithms/direct.h"
 #include "algorithms/hierarchical.h"
 #include "algorithms/tree.h"
 
@@ -34,10 +35,11 @@ enum class AlgorithmId : uint8_t {
   DoublingAllReduce,
   TreeBroadcast,
   TreeReduce,
+  StagedTwoShot,
 };
 
-constexpr int kAlgorithmCount = 19;
-constexpr int kFlatAlgorithmCount = 11;  // the first ones, which know no nodes
+constexpr int kAlgorithmCount = 20;
+constexpr int kFlatAlgorithmCount = 11;  // the first ones, which know neither nodes nor stages
 
 // How the operation's array is cut: one block per rank, or one block in all.
 enum class Cut : uint8_t { PerRank, Whole };
@@ -189,6 +191,9 @@ constexpr AlgorithmTraits traitsOf(AlgorithmId algorithm, const Grouping& nodes,
     case AlgorithmId::TreeReduce:
       return {"treeReduce", Reduce, Cut::Whole, SumOrder::Fixed, kAny, inside + log, inside + log, 1, 1,
               even};
+    case AlgorithmId::StagedTwoShot:
+      return {"stagedTwoShot", AllReduce, Cut::PerRank,         SumOrder::Rank, kAny,
+              2 * some,        some,      1 + 2 * some * ahead, kTwoShotStages};
     default:
       return flatTraits(algorithm, nodes.ranks);
   }
@@ -327,6 +332,7 @@ constexpr LinkTraffic trafficOf(AlgorithmId algorithm, const Blocks& blocks, con
     case AlgorithmId::OneShotAllReduce:
       return sameToAll(total, nodes, rank);
     case AlgorithmId::TwoShotAllReduce:
+    case AlgorithmId::StagedTwoShot:
       return blocksToAll(blocks, nodes, rank) + sameToAll(own, nodes, rank);
     case AlgorithmId::DirectReduceScatter:
       return blocksToAll(blocks, nodes, rank);

@@ -10,12 +10,14 @@
 //   algorithm              steps   elements sent by rank r     roundings   slots per link
 //   oneShotAllReduce       1       (N-1) S                     1           1
 //   twoShotAllReduce       2       S - b(r) + (N-1) b(r)       1           1
+//   stagedTwoShot          2       S - b(r) + (N-1) b(r)       1           1 + 2d
 //   directReduceScatter    1       S - b(r)                    1           1
 //   directAllGather        1       (N-1) b(r)                  0           1
 //   directBroadcast        1       root (N-1) S, others 0      0           1
 //   directReduce           1       S, root 0                   1           1
 //
-// Steps, roundings and slots as in ring.h; with N = 1 nothing is sent. Every sum is in rank order, so the
+// Steps, roundings and slots as in ring.h; d: how many rounds earlier stages run ahead (pipeline.h). With
+// N = 1 nothing is sent. Every sum is in rank order, so the
 // result equals a plain loop over ranks. sendAll stages once, so a rank writes S or b(r) elements where
 // the table counts them for each receiver.
 // In place (in == out) each is legal, with one condition: oneShotAllReduce must not send references then.
@@ -63,7 +65,8 @@ PEAL_HD_CALL void directReduceScatter(P& port, Round round) {
   port.recvReduceAll(round.chunk(own));
 }
 
-// round.blocks.parts == N. A reduce-scatter, then every rank hands its finished chunk to all.
+// round.blocks.parts == N. A reduce-scatter, then every rank hands its finished chunk to all. The finished
+// chunk is kept and at once sent on: that is where an epilogue belongs.
 template <Port P>
 PEAL_HD_CALL void twoShotAllReduce(P& port, Round round) {
   const int n = port.size(), own = port.rank();
@@ -75,6 +78,35 @@ PEAL_HD_CALL void twoShotAllReduce(P& port, Round round) {
   for (int k = 1; k < n; ++k) {
     const int peer = staggeredPeer(port, k);
     port.recv(peer, round.chunk(peer));
+  }
+}
+
+constexpr int kTwoShotStages = 3;
+
+// One stage of a round of the same: while peers finish a round, this rank has handed over its inputs of the
+// next. Finished chunks go to each peer by itself: the memory of messages to all would be waited for by ranks
+// that run ahead. round.blocks.parts == N.
+template <Port P>
+PEAL_HD_CALL void stagedTwoShot(P& port, Round round, int stage) {
+  const int n = port.size(), own = port.rank();
+  if (n == 1) {
+    if (stage == 0) {
+      port.copyFinish(round.chunk(0));
+    }
+    return;
+  }
+  if (stage == 1) {
+    port.recvReduceAll(round.chunk(own));
+  }
+  for (int k = 1; k < n; ++k) {
+    const int peer = staggeredPeer(port, k);
+    if (stage == 0) {
+      port.send(peer, round.chunk(peer));
+    } else if (stage == 1) {
+      port.sendOut(peer, round.chunk(own));
+    } else {
+      port.recv(peer, round.chunk(peer));
+    }
   }
 }
 

@@ -62,6 +62,11 @@ void staged(RecordingPort& port, const RecordedCall& call) {
   kRun(port, roundOf(call), call.nodes, call.stage);
 }
 
+template <void (*kRun)(RecordingPort&, Round, int)>
+void flatStaged(RecordingPort& port, const RecordedCall& call) {
+  kRun(port, roundOf(call), call.stage);
+}
+
 template <void (*kRun)(RecordingPort&, Round, int, const Grouping&)>
 void rootedOnNodes(RecordingPort& port, const RecordedCall& call) {
   kRun(port, roundOf(call), call.root, call.nodes);
@@ -111,6 +116,7 @@ RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm) {
       onNodes<doublingAllReduce>,
       rootedOnNodes<treeBroadcast>,
       rootedOnNodes<treeReduce>,
+      flatStaged<stagedTwoShot>,
   };
   return kAlgorithms[static_cast<int>(algorithm)];
 }

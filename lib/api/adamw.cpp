@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "lib/api/api.h"
@@ -84,32 +84,63 @@ Result<void> checkSegments(const char* function, const pealAdamw_t& state) {
   return {};
 }
 
-// On host memory. The control block is read now, when the step runs.
-void stepOnHost(const pealAdamw_t& state, const uint16_t* gradient, uint16_t* weight) {
-  pealAdamwControl_t& control = *state.control;
-  if (control.nonFinite != 0) {
-    return;
+// One update on host memory, whole or piece by piece; the epilogue of the fused step. Reads the control block
+// when the step begins.
+class HostStep final : public HostEpilogue {
+ public:
+  explicit HostStep(const pealAdamw_t& state, size_t shardStart = 0)
+      : state_(state), shardStart_(shardStart), whole_{state.count, 0} {}
+
+  bool begin() override {
+    const pealAdamwControl_t& control = *state_.control;
+    skips_ = control.nonFinite != 0;
+    learningRate_ = control.learningRate;
+    step_ = control.step + 1;
+    scalars_ = adamwScalars({state_.beta1, state_.beta2, state_.epsilon, 0}, learningRate_, step_,
+                            control.gradientScale);
+    return !skips_;
   }
-  const uint64_t step = control.step + 1;
-  AdamwScalars scalars = adamwScalars({state.beta1, state.beta2, state.epsilon, 0}, control.learningRate,
-                                      step, control.gradientScale);
-  const pealAdamwSegment_t whole{state.count, 0};
-  const pealAdamwSegment_t* segments = state.segmentCount > 0 ? state.segments : &whole;
-  uint64_t begin = 0;
-  for (uint64_t i = 0; begin < state.count; ++i) {
-    const uint64_t end = std::min(segments[i].end, state.count);
-    scalars.decayFactor = adamwDecayFactor(control.learningRate, segments[i].weightDecay);
-    const zero::AdamwArgs args{gradient + begin,      state.master + begin, state.moment1 + begin,
-                               state.moment2 + begin, weight + begin,       end - begin};
-    if (state.stochasticRounding != 0) {
-      zero::loops().adamwStochastic(scalars, args, {state.seed, step, state.firstIndex + begin});
-    } else {
-      zero::loops().adamw(scalars, args);
+  void apply(std::byte* chunk, Chunk c) override {
+    auto* values = reinterpret_cast<uint16_t*>(chunk);
+    update(values, values, c.offset - shardStart_, c.count);
+  }
+  // Elements [first, first + count) of the shard; gradient and weight are the first one's.
+  void update(const uint16_t* gradient, uint16_t* weight, uint64_t first, uint64_t count) {
+    const std::span segments(state_.segmentCount > 0 ? state_.segments : &whole_,
+                             state_.segmentCount > 0 ? state_.segmentCount : 1);
+    auto segment = std::upper_bound(
+        segments.begin(), segments.end(), first,
+        [](uint64_t element, const pealAdamwSegment_t& candidate) { return element < candidate.end; });
+    const uint64_t last = first + count;
+    for (uint64_t begin = first; begin < last; ++segment) {
+      const uint64_t end = std::min(segment->end, last);
+      scalars_.decayFactor = adamwDecayFactor(learningRate_, segment->weightDecay);
+      const zero::AdamwArgs args{gradient + (begin - first), state_.master + begin,    state_.moment1 + begin,
+                                 state_.moment2 + begin,     weight + (begin - first), end - begin};
+      if (state_.stochasticRounding != 0) {
+        zero::loops().adamwStochastic(scalars_, args, {state_.seed, step_, state_.firstIndex + begin});
+      } else {
+        zero::loops().adamw(scalars_, args);
+      }
+      begin = end;
     }
-    begin = end;
   }
-  control.step = step;
-}
+  // All of it is done.
+  void end() {
+    if (!skips_) {
+      state_.control->step = step_;
+    }
+  }
+
+ private:
+  const pealAdamw_t state_;
+  const size_t shardStart_;  // where the shard begins in the collective's array
+  const pealAdamwSegment_t whole_;
+  AdamwScalars scalars_{};
+  double learningRate_ = 0;
+  uint64_t step_ = 0;
+  bool skips_ = true;
+};
 
 }  // namespace
 
@@ -131,7 +162,11 @@ pealResult_t pealAdamwStep(const void* gradient, void* weight, const pealAdamw_t
     PEAL_TRY(checkSegments(kName, *state));
     const auto run = [copy = *state, from = static_cast<const uint16_t*>(gradient),
                       to = static_cast<uint16_t*>(weight)]() -> Result<void> {
-      stepOnHost(copy, from, to);
+      HostStep step(copy);
+      if (step.begin()) {
+        step.update(from, to, 0, copy.count);
+        step.end();
+      }
       return {};
     };
     if (target->host == nullptr) {
@@ -183,40 +218,22 @@ Result<void> checkArrays(const char* function, const void* gradients, const void
   return {};
 }
 
-CollectiveCall bf16Call(int kind, const void* send, void* recv, std::vector<size_t> counts) {
-  CollectiveCall call;
-  call.kind = kind;
-  call.send = send;
-  call.recv = recv;
-  call.counts = std::move(counts);
-  call.type = pealBfloat16;
-  call.hasOp = kind != pealStatAllGather;
-  return call;
-}
-
-// On host memory: three steps, with their places in the order taken now.
-Result<void> reduceStepGather(pealComm& handle, HostStream* stream, const void* gradients, void* weights,
-                              const std::vector<size_t>& counts, const pealAdamw_t& state, size_t before) {
+// On host memory: one collective, with its place in the order taken now.
+Result<void> stepOnHost(pealComm& handle, HostStream* stream, const CollectiveCall& call,
+                        const pealAdamw_t& state, size_t shardStart) {
   const std::shared_ptr<Communicator>& comm = handle.comm;
-  auto* own = static_cast<uint16_t*>(weights) + before;
-  Result<Communicator::Prepared> scatter =
-      comm->prepare(bf16Call(pealStatReduceScatter, gradients, own, counts));
-  if (!scatter) {
-    return scatter.error();
+  auto step = std::make_shared<HostStep>(state, shardStart);
+  Result<Communicator::Prepared> prepared = comm->prepare(call, *step);
+  if (!prepared) {
+    return prepared.error();
   }
-  Result<Communicator::Prepared> gather = comm->prepare(bf16Call(pealStatAllGather, own, weights, counts));
-  if (!gather) {
-    return gather.error();
-  }
-  auto calls = std::make_shared<std::array<Communicator::Prepared, 2>>(
-      std::array<Communicator::Prepared, 2>{std::move(*scatter), std::move(*gather)});
-  const auto run = [comm, calls, state, own]() -> Result<void> {
-    Result<void> reduced = comm->run((*calls)[0]);
-    if (reduced) {
-      stepOnHost(state, own, own);
+  auto issued = std::make_shared<Communicator::Prepared>(std::move(*prepared));
+  const auto run = [comm, issued, step]() -> Result<void> {
+    Result<void> done = comm->run(*issued);
+    if (done) {
+      step->end();
     }
-    Result<void> gathered = comm->run((*calls)[1]);  // in any case: the places behind it wait
-    return reduced ? gathered : reduced;
+    return done;
   };
   if (stream != nullptr) {
     stream->enqueue(run);
@@ -249,13 +266,18 @@ pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const s
       return shares.error();
     }
     PEAL_TRY(checkArrays(kName, gradients, weights, shares->total));
-    const std::vector<size_t> blocks(counts, counts + comm->comm->size());
+    CollectiveCall call;
+    call.kind = pealStatAllReduce;
+    call.send = gradients;
+    call.recv = weights;
+    call.counts.assign(counts, counts + comm->comm->size());
+    call.type = pealBfloat16;
+    call.hasOp = true;
     const CommUse use(*comm);
     if (comm->comm->onDevice()) {
-      return comm->comm->issueOnDevice(bf16Call(pealStatAllReduce, gradients, weights, blocks), *state,
-                                       target->cuda);
+      return comm->comm->issueOnDevice(call, *state, target->cuda);
     }
     PEAL_TRY(checkSegments(kName, *state));
-    return reduceStepGather(*comm, target->host.get(), gradients, weights, blocks, *state, shares->before);
+    return stepOnHost(*comm, target->host.get(), call, *state, shares->before);
   });
 }

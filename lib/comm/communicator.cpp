@@ -128,10 +128,46 @@ Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call)
   if (!choice) {
     return choice.error();
   }
-  collective.choice = *choice;
-  collective.sequence = ++sequence_;
+  return issue(std::move(prepared), *choice);
+}
+
+Result<Communicator::Prepared> Communicator::issue(Prepared prepared, const Choice& choice) {
+  prepared.collective->choice = choice;
+  prepared.collective->sequence = ++sequence_;
   prepared.ticket = issued_++;
   return prepared;
+}
+
+// The all-reduce whose first half is the reduce-scatter that the tuner would choose: the sums' bits are its.
+Result<Choice> Communicator::chosenWithEpilogue(TunerQuestion question) {
+  question.kind = pealStatReduceScatter;
+  Result<Choice> choice = chosen(question);
+  if (!choice) {
+    return choice;
+  }
+  const bool direct = choice->algorithm != Algorithm::Ring && choice->algorithm != Algorithm::Hierarchical;
+  if (direct) {
+    choice->algorithm = Algorithm::TwoShot;
+  }
+  choice->ahead = stagesAhead(choice->algorithm, question.slots);
+  return choice;
+}
+
+Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call, HostEpilogue& epilogue) {
+  PEAL_TRY(usable());
+  Prepared prepared;
+  size_t elements = 0;
+  Result<Collective> resolved = resolve(call, prepared.deferredScalar, elements);
+  if (!resolved) {
+    return resolved.error();
+  }
+  Collective& collective = prepared.collective.emplace(std::move(*resolved));
+  collective.epilogue = &epilogue;
+  Result<Choice> choice = chosenWithEpilogue(question(collective, elements));
+  if (!choice) {
+    return choice.error();
+  }
+  return issue(std::move(prepared), *choice);
 }
 
 Result<Communicator::Prepared> Communicator::prepare(std::vector<PointToPoint> calls) {

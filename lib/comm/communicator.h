@@ -84,6 +84,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Issues: takes the place in the order. Called by the thread that uses the communicator.
   Result<Prepared> prepare(const CollectiveCall& call);
   Result<Prepared> prepare(std::vector<PointToPoint> calls);
+  // On host memory: an all-reduce with one block per rank (counts of the call) and an epilogue, with the bits
+  // of this communicator's reduce-scatter of the same blocks. The epilogue outlives run().
+  Result<Prepared> prepare(const CollectiveCall& call, HostEpilogue& epilogue);
   // Runs what was issued, when its turn has come. On any thread; each Prepared exactly once.
   Result<void> run(Prepared& prepared);
   // Issue and run.
@@ -127,6 +130,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<Collective> resolve(const CollectiveCall& call, const void*& deferred, size_t& elements);
   TunerQuestion question(const Collective& collective, size_t elements) const;
   Result<Choice> chosen(const TunerQuestion& question);
+  Result<Choice> chosenWithEpilogue(TunerQuestion question);
+  Result<Prepared> issue(Prepared prepared, const Choice& choice);
   Result<void> connectHost(Exchange& exchange, Deadline deadline);
   Result<void> connectDevice(Exchange& exchange, Deadline deadline);
   Result<void> settleIssue(Result<void> issued);

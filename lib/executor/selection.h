@@ -17,12 +17,14 @@ PEAL_HD constexpr bool isScattered(int kind) {
 }
 
 // The array of a call with `count` elements (per rank where it is scattered), cut into one block per rank or
-// left whole. starts: size + 1 block starts of a v-form, else nullptr.
+// left whole. starts: size + 1 block starts of a v-form, or of an all-reduce with an epilogue; else nullptr.
 PEAL_HD constexpr Blocks blocksOf(int kind, Algorithm algorithm, size_t count, const size_t* starts,
                                   int size) {
+  if (starts != nullptr) {
+    return {starts[size], size, starts};
+  }
   if (isScattered(kind)) {
-    return starts == nullptr ? Blocks{count * static_cast<size_t>(size), size, nullptr}
-                             : Blocks{starts[size], size, starts};
+    return {count * static_cast<size_t>(size), size, nullptr};
   }
   const bool whole = algorithm == Algorithm::OneShot || algorithm == Algorithm::Tree;
   const bool perRank = kind == pealStatAllReduce && !whole;
@@ -56,9 +58,17 @@ PEAL_HD void runRound(P& port, int kind, Algorithm algorithm, int root, const Ro
   }
 }
 
+// Two-shot all-reduce runs ahead in stages; rounds that follow each other whole stage their results once.
+constexpr bool isStagedTwoShot(int kind, const Choice& choice) {
+  return choice.algorithm == Algorithm::TwoShot && kind == pealStatAllReduce && choice.ahead > 0;
+}
+
 // Of a round (pipeline.h). Hierarchical algorithms are the direct ones where there is only one node.
-constexpr int stagesOf(int kind, Algorithm algorithm, const Grouping* nodes) {
-  if (algorithm != Algorithm::Hierarchical || nodes == nullptr) {
+constexpr int stagesOf(int kind, const Choice& choice, const Grouping* nodes) {
+  if (isStagedTwoShot(kind, choice)) {
+    return kTwoShotStages;
+  }
+  if (choice.algorithm != Algorithm::Hierarchical || nodes == nullptr) {
     return 1;
   }
   return kind == pealStatAllReduce       ? kHierarchicalAllReduceStages
@@ -99,12 +109,15 @@ void runHierarchical(P& port, int kind, int root, const Round& round, const Grou
 // Any algorithm, on ports that know sums of chosen terms. nodes: nullptr for one node. Trees run flat there;
 // reduce-scatter and all-gather have none.
 template <SumPort P>
-void runStage(P& port, int kind, Algorithm algorithm, int root, const Round& round, const Grouping* nodes,
+void runStage(P& port, int kind, const Choice& choice, int root, const Round& round, const Grouping* nodes,
               int stage) {
+  const Algorithm algorithm = choice.algorithm;
   if (algorithm == Algorithm::Tree && !isScattered(kind)) {
     runTree(port, kind, root, round, nodes != nullptr ? *nodes : Grouping::apart(port.size()));
   } else if (algorithm == Algorithm::Hierarchical && nodes != nullptr) {
     runHierarchical(port, kind, root, round, *nodes, stage);
+  } else if (isStagedTwoShot(kind, choice)) {
+    stagedTwoShot(port, round, stage);
   } else {
     runRound(port, kind, algorithm == Algorithm::Hierarchical ? Algorithm::TwoShot : algorithm, root, round);
   }

@@ -57,6 +57,7 @@ bool stallsEveryRound(AlgorithmId algorithm, int ahead) {
     case AlgorithmId::HierarchicalAllReduce:
     case AlgorithmId::HierarchicalReduceScatter:
     case AlgorithmId::HierarchicalAllGather:
+    case AlgorithmId::StagedTwoShot:
       return ahead == 0;
     default:
       return false;

@@ -80,6 +80,15 @@ int aheadOf(Algorithm algorithm, const TunerQuestion& question) {
   return std::clamp(question.kind == pealStatAllReduce ? spare / 2 : spare, 0, kMostAhead);
 }
 
+}  // namespace
+
+int stagesAhead(Algorithm algorithm, int slots) {
+  const bool staged = algorithm == Algorithm::Hierarchical || algorithm == Algorithm::TwoShot;
+  return staged ? std::clamp((slots - 1) / 2, 0, kMostAhead) : 0;
+}
+
+namespace {
+
 Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {
   Choice choice;
   choice.algorithm = algorithm;

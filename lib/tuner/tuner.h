@@ -59,4 +59,8 @@ struct DeviceQuestion {
 };
 Result<Choice> chooseOnDevice(const DeviceQuestion& question);
 
+// How many rounds the stages of an all-reduce may run ahead with so many slots per link (cost.h: traitsOf),
+// where a round has work of its own between its messages: an epilogue.
+int stagesAhead(Algorithm algorithm, int slots);
+
 }  // namespace peal

@@ -64,7 +64,8 @@ inline constexpr AlgorithmId kNodeAlgorithms[kAlgorithmCount - kFlatAlgorithmCou
     AlgorithmId::HierarchicalAllReduce, AlgorithmId::HierarchicalReduceScatter,
     AlgorithmId::HierarchicalAllGather, AlgorithmId::HierarchicalBroadcast,
     AlgorithmId::HierarchicalReduce,    AlgorithmId::DoublingAllReduce,
-    AlgorithmId::TreeBroadcast,         AlgorithmId::TreeReduce};
+    AlgorithmId::TreeBroadcast,         AlgorithmId::TreeReduce,
+    AlgorithmId::StagedTwoShot};
 
 // Ranks on nodes; owns the table.
 class Placement {

@@ -28,6 +28,7 @@ struct Case {
   int root;
   bool given;  // blocks of uneven sizes
   int ahead;
+  bool epilogue = false;  // finished sums are doubled before they travel on
 };
 
 std::string describeCase(const Case& test) {
@@ -82,6 +83,20 @@ class Memory {
   void* readable_ = nullptr;
 };
 
+// Doubles bf16, and counts what it has seen.
+class Doubling final : public HostEpilogue {
+ public:
+  bool begin() override { return true; }
+  void apply(std::byte* chunk, Chunk c) override {
+    for (size_t i = 0; i < c.count; ++i) {
+      std::byte* at = chunk + 2 * i;
+      fromFloat(pealBfloat16, 2 * toFloat(pealBfloat16, at), at);
+    }
+    elements += c.count;
+  }
+  size_t elements = 0;
+};
+
 // One rank of one placement, as its thread runs it.
 class Runner {
  public:
@@ -115,7 +130,9 @@ class Runner {
     call.sequence = ++sequence_;
     call.count = test.count;
     const auto starts = startsOf(test);
-    if (scatters(test.kind)) {
+    Doubling doubling;
+    call.epilogue = test.epilogue ? &doubling : nullptr;
+    if (scatters(test.kind) || test.epilogue) {
       call.starts = starts;
       call.count = starts.back();
     }
@@ -136,6 +153,10 @@ class Runner {
     call.recv = test.kind == pealStatReduceScatter ? out.data() + begin * bytes : out.data();
     const std::optional<Fault> fault = runCollective(context_, call);
     EXPECT_FALSE(fault.has_value()) << describeCase(test) << ": " << fault->error.message;
+    if (test.epilogue) {
+      const auto own = static_cast<size_t>(rank_);
+      EXPECT_EQ(doubling.elements, starts[own + 1] - starts[own]) << describeCase(test);
+    }
     return {out.begin(), out.end()};
   }
 
@@ -185,7 +206,7 @@ class Runner {
       result = test.type == pealInt64 ? std::trunc(result / static_cast<float>(nodes_.ranks))
                                       : result / static_cast<float>(nodes_.ranks);
     }
-    return result;
+    return test.epilogue ? 2 * result : result;
   }
 
   Grouping nodes_;
@@ -261,6 +282,25 @@ TEST_P(OnPretendedNodes, EveryCollectiveIsRight) {
         runner.expectRight(test);
         if (testing::Test::HasFailure()) {
           return;
+        }
+      }
+    });
+  }
+}
+
+// Every algorithm with its finished sums changed before they travel on.
+TEST_P(OnPretendedNodes, AnEpilogueChangesEveryElementOnce) {
+  for (const int slots : {2, 5}) {
+    runOn(GetParam(), slots, [&](Runner& runner, int, int) {
+      int number = 0;
+      for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::TwoShot, Algorithm::Ring}) {
+        for (const size_t count : {size_t{0}, size_t{37}, size_t{4001}, size_t{20011}}) {
+          for (const bool inPlace : {false, true}) {
+            const bool staged = algorithm != Algorithm::Ring;
+            runner.expectRight({pealStatAllReduce, algorithm, pealBfloat16, pealSum, count, inPlace, 0,
+                                number % 3 == 0, staged ? number % ((slots - 1) / 2 + 1) : 0, true});
+            ++number;
+          }
         }
       }
     });

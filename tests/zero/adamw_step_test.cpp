@@ -2,6 +2,7 @@
 // the fused step against its parts, and what they refuse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -192,6 +193,121 @@ TEST(ReduceAdamwGather, EqualsTheThreeSteps) {
         EXPECT_EQ(fused.control.step, 2u);
       });
     }
+  }
+}
+
+// Sizes around the chunks' boundaries (a slot: 32768 elements) and the epilogue's pieces (8192), with empty
+// blocks, memory that peers read in place or not, and on a stream.
+TEST(ReduceAdamwGather, EqualsTheThreeStepsAtEveryBoundary) {
+  const std::vector<std::vector<size_t>> cases{{8191},
+                                               {8192, 8193},
+                                               {32767, 32768, 32769},
+                                               {0, 65537, 0, 131},
+                                               {98305, 1, 0, 40961, 16385},
+                                               {2047, 2048, 2049}};
+  for (const std::vector<size_t>& counts : cases) {
+    const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+    for (const bool readable : {false, true}) {
+      withRanks(static_cast<int>(counts.size()), [&](int rank, pealComm_t comm) {
+        const auto own = static_cast<size_t>(rank);
+        const size_t before = std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+        std::vector<uint16_t> ownMemory(readable ? 0 : 2 * total), expected(total);
+        void* shared = nullptr;
+        if (readable) {
+          ASSERT_EQ(pealMemAlloc(&shared, 4 * total), pealSuccess);
+        }
+        uint16_t* gradients = readable ? static_cast<uint16_t*>(shared) : ownMemory.data();
+        uint16_t* weights = gradients + total;
+        for (size_t i = 0; i < total; ++i) {
+          gradients[i] = toBf16(static_cast<float>((i * 7 + own * 3) % 19) * 0.37f - 3);
+        }
+        const std::vector<uint16_t> before16(gradients, gradients + total);
+        const std::vector<pealAdamwSegment_t> segments{{counts[own] / 3, 0.1}, {counts[own], 0.01}};
+        RankShard fused(counts[own], rank), separate(counts[own], rank);
+        pealStream_t stream = nullptr;
+        ASSERT_EQ(pealStreamCreate(&stream), pealSuccess);
+        for (int step = 0; step < 2; ++step) {
+          pealAdamw_t state = separate.state();
+          state.segments = segments.data();
+          state.segmentCount = segments.size();
+          uint16_t* block = expected.data() + before;
+          ASSERT_EQ(pealReduceScatterV(gradients, block, counts.data(), pealBfloat16, pealSum, comm, nullptr),
+                    pealSuccess);
+          ASSERT_EQ(pealAdamwStep(block, block, &state, PEAL_DEVICE_HOST, nullptr), pealSuccess);
+          ASSERT_EQ(pealAllGatherV(block, expected.data(), counts.data(), pealBfloat16, comm, nullptr),
+                    pealSuccess);
+          state = fused.state();
+          state.segments = segments.data();
+          state.segmentCount = segments.size();
+          ASSERT_EQ(pealReduceAdamwGather(gradients, weights, counts.data(), &state, comm, stream),
+                    pealSuccess);
+          ASSERT_EQ(pealStreamSynchronize(stream), pealSuccess) << pealGetLastError(comm);
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), weights));
+          EXPECT_TRUE(std::equal(before16.begin(), before16.end(), gradients));
+          EXPECT_EQ(fused.master, separate.master);
+          EXPECT_EQ(fused.moment1, separate.moment1);
+          EXPECT_EQ(fused.moment2, separate.moment2);
+        }
+        ASSERT_EQ(pealStreamDestroy(stream), pealSuccess);
+        if (readable) {
+          ASSERT_EQ(pealMemFree(shared), pealSuccess);
+        }
+      });
+    }
+  }
+}
+
+// A step that all ranks skip sends and writes nothing, keeps its place in the order, and the next one runs.
+TEST(ReduceAdamwGather, SkipsOnAllRanks) {
+  withRanks(3, [](int rank, pealComm_t comm) {
+    const std::vector<size_t> counts{700, 0, 5000};
+    std::vector<uint16_t> gradients(5700, toBf16(1)), weights(5700, 7);
+    RankShard shard(counts[static_cast<size_t>(rank)], rank);
+    const std::vector<float> master = shard.master;
+    shard.control.nonFinite = 1;
+    const pealAdamw_t state = shard.state();
+    pealCommStats_t stats{};
+    ASSERT_EQ(pealReduceAdamwGather(gradients.data(), weights.data(), counts.data(), &state, comm, nullptr),
+              pealSuccess);
+    ASSERT_EQ(pealCommGetStats(comm, &stats), pealSuccess);
+    EXPECT_EQ(stats.messages[pealStatAllReduce], 0u);
+    EXPECT_EQ(shard.control.step, 0u);
+    EXPECT_EQ(shard.master, master);
+    EXPECT_EQ(weights, std::vector<uint16_t>(5700, 7));
+    shard.control.nonFinite = 0;
+    ASSERT_EQ(pealReduceAdamwGather(gradients.data(), weights.data(), counts.data(), &state, comm, nullptr),
+              pealSuccess);
+    ASSERT_EQ(pealCommGetStats(comm, &stats), pealSuccess);
+    EXPECT_GT(stats.messages[pealStatAllReduce], 0u);
+    EXPECT_EQ(shard.control.step, 1u);
+    EXPECT_EQ(std::count(weights.begin(), weights.end(), uint16_t{7}), 0);
+  });
+}
+
+// A rank that leaves is an error for the others at once, and the step is not counted.
+TEST(ReduceAdamwGather, ARankThatAbortsEndsIt) {
+  std::vector<pealComm_t> comms(3);
+  ASSERT_EQ(pealCommInitAll(comms.data(), 3, nullptr), pealSuccess);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const pealComm_t comm = comms[static_cast<size_t>(rank)];
+      if (rank == 1) {
+        EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+        return;
+      }
+      const std::vector<size_t> counts{70000, 70000, 70000};
+      std::vector<uint16_t> data(210000, toBf16(1));
+      RankShard shard(70000, rank);
+      const pealAdamw_t state = shard.state();
+      EXPECT_EQ(pealReduceAdamwGather(data.data(), data.data(), counts.data(), &state, comm, nullptr),
+                pealRemoteError);
+      EXPECT_EQ(shard.control.step, 0u);
+      EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
   }
 }
 

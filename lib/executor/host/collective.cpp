@@ -20,7 +20,7 @@ Digest digestOf(const Collective& call) {
   digest.collective = static_cast<uint8_t>(call.kind);
   digest.type = static_cast<uint8_t>(call.type);
   const auto op = static_cast<uint8_t>(call.op.preMultiply ? pealNumOps : call.op.kind);
-  digest.op = call.hasOp ? op : Digest::kNoOp;
+  digest.op = call.epilogue != nullptr ? Digest::kAdamw : call.hasOp ? op : Digest::kNoOp;
   digest.algorithm = static_cast<uint8_t>(call.choice.algorithm);
   return digest;
 }
@@ -35,6 +35,9 @@ HostBuffers buffersOf(const Collective& call, const Blocks& blocks, int rank) {
 }  // namespace
 
 std::optional<Fault> runCollective(HostContext& context, const Collective& call) {
+  if (call.epilogue != nullptr && !call.epilogue->begin()) {
+    return std::nullopt;
+  }
   const Digest digest = digestOf(call);
   const Blocks blocks = blocksOf(call.kind, call.choice.algorithm, call.count,
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
@@ -43,7 +46,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   const bool rewritesInput = call.kind == pealStatAllReduce && call.send == call.recv;
   HostPort port(context, digest, call.type, call.op, buffers,
                 rewritesInput ? HostPort::ReferenceAll::No : HostPort::ReferenceAll::Yes,
-                arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached);
+                arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached, call.epilogue);
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);
   }
@@ -51,10 +54,10 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   // One also for an empty array: its digest is compared too.
   const size_t rounds = std::max<size_t>(1, (blocks.longest() + chunkCount - 1) / chunkCount);
   const Choice& choice = call.choice;
-  runStages(rounds, stagesOf(call.kind, choice.algorithm, context.grouping), choice.ahead,
+  runStages(rounds, stagesOf(call.kind, choice, context.grouping), choice.ahead,
             [&](int stage, size_t round) {
-              runStage(port, call.kind, choice.algorithm, call.root,
-                       Round{blocks, round * chunkCount, chunkCount}, context.grouping, stage);
+              runStage(port, call.kind, choice, call.root, Round{blocks, round * chunkCount, chunkCount},
+                       context.grouping, stage);
             });
   std::optional<Fault> fault = port.finish();
   if (context.endpoint != nullptr) {

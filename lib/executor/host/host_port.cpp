@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace peal {
 namespace {
 
@@ -9,12 +11,15 @@ namespace {
 // wait at the operation's end.
 constexpr size_t kReferenceLeastBytes = 4096;
 
+// With an epilogue sums are made in pieces of this size, which it finds in the cache whatever a slot's size.
+constexpr size_t kEpiloguePieceBytes = 16384;
+
 }  // namespace
 
 static_assert(SumPort<HostPort>);
 
 HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
-                   const HostBuffers& buffers, ReferenceAll referenceAll, Store store)
+                   const HostBuffers& buffers, ReferenceAll referenceAll, Store store, HostEpilogue* epilogue)
     : context_(context),
       digest_(digest),
       waiter_(context, digest_),
@@ -23,7 +28,8 @@ HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t ty
       op_(op),
       buffers_(buffers),
       referenceAll_(referenceAll == ReferenceAll::Yes),
-      store_(store) {}
+      store_(store),
+      epilogue_(epilogue) {}
 
 // ---- messages -----------------------------------------------------------------------------------------
 
@@ -203,22 +209,45 @@ void HostPort::recvCopySend(int from, int to, Chunk c) {
   }
 }
 
-void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* first, std::byte* second,
-                         Finish finish) {
-  const std::array<const void*, 2> sources{arrival.data, inAt(c)};
-  reduce(type_, op_,
-         {.sources = sources,
-          .rawSource = 1,
-          .destinations = {first, second},
-          .count = c.count,
-          .finish = finish});
+// The finished value of a chunk goes to `out`, and also to `copy` unless that is null. Advances the sources.
+void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy) {
+  ReduceArgs args{.sources = sources,
+                  .rawSource = rawSource,
+                  .destinations = {outAt(c), copy},
+                  .count = c.count,
+                  .finish = Finish::Yes};
+  if (epilogue_ == nullptr) {
+    reduce(type_, op_, args);
+    return;
+  }
+  const size_t most = kEpiloguePieceBytes / elementBytes_;
+  for (size_t done = 0; done < c.count; done += most) {
+    const Chunk piece{c.offset + done, std::min(most, c.count - done)};
+    args.destinations = {outAt(piece), nullptr};
+    args.count = piece.count;
+    reduce(type_, op_, args);
+    epilogue_->apply(outAt(piece), piece);
+    for (const void*& source : sources) {
+      source = static_cast<const std::byte*>(source) + bytes(piece);
+    }
+  }
+  if (copy != nullptr && c.count > 0) {
+    copyBytes(copy, outAt(c), bytes(c), Store::Cached);
+  }
+}
+
+void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy) {
+  std::array<const void*, 2> sources{arrival.data, inAt(c)};
+  reduceFinished(sources, 1, c, copy);
 }
 
 void HostPort::recvReduceSend(int from, int to, Chunk c) {
   Arrival arrival;
   if (receive(from, bytes(c), arrival)) {
     if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
-      reduceTwo(arrival, c, slot, nullptr, Finish::No);
+      const std::array<const void*, 2> sources{arrival.data, inAt(c)};
+      reduce(type_, op_,
+             {.sources = sources, .rawSource = 1, .destinations = {slot, nullptr}, .count = c.count});
       context_.endpoint->link(from).release();
       post(to, bytes(c));
     }
@@ -229,7 +258,7 @@ void HostPort::recvReduceCopy(int from, Chunk c) {
   Arrival arrival;
   if (receive(from, bytes(c), arrival)) {
     awaitReaders(outAt(c), bytes(c));
-    reduceTwo(arrival, c, outAt(c), nullptr, Finish::Yes);
+    reduceTwo(arrival, c, nullptr);
     context_.endpoint->link(from).release();
   }
 }
@@ -240,11 +269,11 @@ void HostPort::recvReduceCopySend(int from, int to, Chunk c) {
     awaitReaders(outAt(c), bytes(c));
     if (mayReference(outAt(c), bytes(c), From::Out) &&
         context_.endpoint->link(to).canReference(outAt(c), bytes(c))) {
-      reduceTwo(arrival, c, outAt(c), nullptr, Finish::Yes);
+      reduceTwo(arrival, c, nullptr);
       context_.endpoint->link(from).release();
       sendReference(to, outAt(c), bytes(c));
     } else if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
-      reduceTwo(arrival, c, outAt(c), slot, Finish::Yes);
+      reduceTwo(arrival, c, slot);
       context_.endpoint->link(from).release();
       post(to, bytes(c));
     }
@@ -263,12 +292,7 @@ void HostPort::recvReduceAll(Chunk c) {
   if (c.count > 0) {
     context_.sources[static_cast<size_t>(rank())] = inAt(c);
     awaitReaders(outAt(c), bytes(c));
-    reduce(type_, op_,
-           {.sources = {context_.sources.data(), static_cast<size_t>(size())},
-            .rawSource = rank(),
-            .destinations = {outAt(c), nullptr},
-            .count = c.count,
-            .finish = Finish::Yes});
+    reduceFinished({context_.sources.data(), static_cast<size_t>(size())}, rank(), c, nullptr);
   }
   for (int step = 1; step < size(); ++step) {
     context_.endpoint->link((rank() + step) % size()).release();
@@ -287,12 +311,7 @@ void HostPort::copy(Chunk c) {
 void HostPort::copyFinish(Chunk c) {
   if (c.count > 0 && !waiter_.failed()) {
     const void* own = inAt(c);
-    reduce(type_, op_,
-           {.sources = {&own, 1},
-            .rawSource = 0,
-            .destinations = {outAt(c), nullptr},
-            .count = c.count,
-            .finish = Finish::Yes});
+    reduceFinished({&own, 1}, 0, c, nullptr);
   }
 }
 

@@ -4,6 +4,7 @@
 // returns at once, so an algorithm's text needs no error handling.
 #pragma once
 #include <cstddef>
+#include <span>
 
 #include "algorithms/port.h"
 #include "lib/executor/host/operation.h"
@@ -25,8 +26,9 @@ class HostPort {
   // referenceAll: sendAll may hand over references to `in`; No where `out` overwrites the same elements
   // before every peer can have read them (one-shot all-reduce in place).
   enum class ReferenceAll { No, Yes };
+  // epilogue: of finished chunks, where the table of port.h says (finish); may be nullptr.
   HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
-           const HostBuffers& buffers, ReferenceAll referenceAll, Store store);
+           const HostBuffers& buffers, ReferenceAll referenceAll, Store store, HostEpilogue* epilogue);
 
   int rank() const { return context_.rank; }
   int size() const { return context_.size; }
@@ -75,7 +77,8 @@ class HostPort {
   bool mayReference(const std::byte* data, size_t sizeBytes, From from) const;
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
   void produce(std::byte* to, Chunk c, From from);
-  void reduceTwo(const Arrival& arrival, Chunk c, std::byte* first, std::byte* second, Finish finish);
+  void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);
+  void reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy);
   void holdTerm(const std::byte* data, int from);
   void sumTerms(Chunk c, std::byte* to, Finish finish);
 
@@ -88,6 +91,7 @@ class HostPort {
   HostBuffers buffers_;
   bool referenceAll_;
   Store store_;
+  HostEpilogue* epilogue_;
   // The terms of the next sum: in context_.sources and holders, in this order.
   size_t terms_ = 0;
   int rawTerm_ = -1;  // which is own input

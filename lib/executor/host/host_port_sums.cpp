@@ -30,16 +30,15 @@ void HostPort::holdOut(Chunk c) {
   }
 }
 
-// Ends the sum. Nothing is written after a fault: terms are missing then.
+// Ends the sum; a finished one goes to `out`. Nothing is written after a fault: terms are missing then.
 void HostPort::sumTerms(Chunk c, std::byte* to, Finish finish) {
   if (!waiter_.failed()) {
-    if (c.count > 0) {
+    const std::span<const void*> terms(context_.sources.data(), terms_);
+    if (c.count > 0 && finish == Finish::Yes) {
+      reduceFinished(terms, rawTerm_, c, nullptr);
+    } else if (c.count > 0) {
       reduce(type_, op_,
-             {.sources = {context_.sources.data(), terms_},
-              .rawSource = rawTerm_,
-              .destinations = {to, nullptr},
-              .count = c.count,
-              .finish = finish});
+             {.sources = terms, .rawSource = rawTerm_, .destinations = {to, nullptr}, .count = c.count});
     }
     for (size_t i = 0; i < terms_; ++i) {
       if (context_.holders[i] != rank()) {

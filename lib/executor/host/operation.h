@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "algorithms/choice.h"
+#include "algorithms/chunk.h"
 #include "algorithms/grouping.h"
 #include "lib/base/result.h"
 #include "lib/reduce/reduce.h"
@@ -56,19 +57,32 @@ struct HostContext {
   std::vector<OpenReferences> references;
 };
 
+// What happens to a rank's finished sums before they travel on, at the pivot of an all-reduce. Called by the
+// thread that runs the operation.
+class HostEpilogue {
+ public:
+  virtual ~HostEpilogue() = default;
+  // Before the first message. False: the operation does nothing at all, on every rank or on none.
+  virtual bool begin() = 0;
+  // In place, once for every element of this rank's block; c is the chunk's place in the array.
+  virtual void apply(std::byte* chunk, Chunk c) = 0;
+};
+
 // A collective call with everything resolved.
 struct Collective {
   int kind = pealStatAllReduce;  // pealStatAllReduce .. pealStatBarrier, without send and recv
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;            // as the caller gave it: per rank for reduce-scatter and all-gather
-  std::vector<size_t> starts;  // v-forms: size + 1 block starts; else empty
+  size_t count = 0;  // as the caller gave it: per rank for reduce-scatter and all-gather
+  // v-forms, and all-reduces with an epilogue: size + 1 block starts; else empty.
+  std::vector<size_t> starts;
   pealDataType_t type = pealInt8;
   ReduceOp op;
   bool hasOp = false;
   int root = -1;
   Choice choice;
   uint32_t sequence = 0;
+  HostEpilogue* epilogue = nullptr;  // of an all-reduce; outlives the call
 };
 
 // A send or a receive of a group.
