@@ -116,7 +116,7 @@ Result<size_t> Engine::parameterIndex(int id) const {
 Result<size_t> Engine::trainedIndex(int id) const {
   const Result<size_t> index = parameterIndex(id);
   if (!index) {
-    return index;
+    return index.error();
   }
   const Parameter& parameter = parameters()[*index];
   if (parameter.role == Role::Frozen) {
@@ -131,7 +131,7 @@ Result<size_t> Engine::trainedIndex(int id) const {
                              "as that of parameter {}",
                              id, parameter.name, parameter.tiedTo, named.name, parameter.tiedTo)};
   }
-  return index;
+  return *index;
 }
 
 Result<size_t> Engine::unitIndex(int unit) const {
