@@ -244,7 +244,7 @@ enum {
   pealZeroAllGather,     /* weights, stages 1 to 3 */
   pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens */
   pealZeroStart,         /* pealZeroSeal's agreement and broadcast */
-  pealZeroInspect,       /* pealZeroRead */
+  pealZeroInspect,       /* pealZeroRead; agreement and gathering of checkpoints */
   pealZeroNumCounters
 };
 typedef struct {
@@ -300,6 +300,80 @@ PEAL_API pealResult_t pealZeroParameterCount(pealZero_t zero, int* count);
  * valid until pealZeroAddParameter or pealZeroSeal is called, and after that as long as the engine. */
 PEAL_API pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, pealZeroParameter_t* parameter,
                                             uint64_t* elements);
+
+/* ---- checkpoints -----------------------------------------------------------------------------------------
+ * A checkpoint is a directory: one file from each rank that owns something, and a manifest. It knows names
+ * and element ranges, not ranks: it loads on any number of them, at any stage and bucket size. The bytes, and
+ * what holds after a crash: docs/CHECKPOINTS.md. The file system is one that all ranks share. */
+
+/* Collective, between steps, all ranks with the same path. Saves master weights, moments, the number of
+ * updates and rank 0's userData (userBytes bytes of the caller's own, 1 GiB at most; may be NULL with 0;
+ * ignored on the other ranks). The checkpoint appears at path at once and whole, on the disk, or not at all;
+ * an older checkpoint there is replaced in the same instant, anything else there is refused. Parent
+ * directories are made if missing. What killed saves left in the parent directory is removed. Needs a buffer
+ * of 256 KiB, and 24 bytes per parameter. An error on one rank is an error on all; the engine stays usable
+ * unless a rank died. */
+PEAL_API pealResult_t pealZeroSave(pealZero_t zero, const char* path, const void* userData, size_t userBytes);
+
+/* The same beside training. Begin, collective and between steps, copies the state (12 bytes for each element
+ * that this rank owns, one Nth of them at every stage; 14 if weights are not the rounding of their master)
+ * and returns while a thread writes the copy. Wait, collective, anywhere in the order of calls but the same
+ * on all ranks, returns when the checkpoint is published, or with the error of any rank. One save at a time.
+ * An engine destroyed before Wait publishes nothing. */
+PEAL_API pealResult_t pealZeroSaveBegin(pealZero_t zero, const char* path, const void* userData,
+                                        size_t userBytes);
+PEAL_API pealResult_t pealZeroSaveWait(pealZero_t zero);
+
+/* Collective, between steps. The engine continues as the saved one would have: at the same number of ranks
+ * with the same bits. Names, shapes, what is frozen or tied, and each parameter's beta1, beta2, epsilon
+ * and weightDecay must be those saved,
+ * else pealInvalidUsage says which; the order of registration may differ. Everything is verified on all ranks
+ * before anything is changed: after a refusal the engine is as it was. Each rank reads what it holds, twice,
+ * through a buffer of 256 KiB. */
+PEAL_API pealResult_t pealZeroLoad(pealZero_t zero, const char* path);
+
+/* path: the newest complete checkpoint among the directories in `directory` (the most updates, of those the
+ * one written last), sizeBytes at most; "" if there is none. Complete: its manifest is whole and all files
+ * have their sizes. Local: with several ranks, let rank 0 ask and tell the others. */
+PEAL_API pealResult_t pealZeroLatestCheckpoint(const char* directory, char* path, size_t sizeBytes);
+
+/* Reading one without an engine, as peal-ckpt does. Errors: pealZeroGetLastError(NULL). */
+typedef struct pealZeroCheckpoint* pealZeroCheckpoint_t;
+
+typedef struct {
+  uint64_t id;   /* random, of this save */
+  uint64_t step; /* updates made */
+  uint64_t parameters, elements;
+  uint64_t files, fileBytes; /* of the parts: 12 or 14 bytes per trained element, 2 per frozen one, checksums
+                                and tables */
+  uint64_t userBytes;
+  int hasWeights;                            /* 0: the weights are the rounded master, and not stored */
+  double beta1, beta2, epsilon, weightDecay; /* of group 0 */
+} pealZeroCheckpointInfo_t;
+
+typedef struct {
+  const char* name; /* this and shape: until the checkpoint is closed */
+  uint64_t elements;
+  const uint64_t* shape;
+  size_t dimensions; /* 0: one element */
+  int frozen;
+  const char*
+      tiedTo; /* the parameter of which this is another name, or NULL; reading gives that one's values */
+} pealZeroCheckpointParameter_t;
+
+/* Checks the manifest, all sizes, and header and table of every file. Not the values: reading does. */
+PEAL_API pealResult_t pealZeroCheckpointOpen(pealZeroCheckpoint_t* checkpoint, const char* path);
+PEAL_API pealResult_t pealZeroCheckpointClose(pealZeroCheckpoint_t checkpoint); /* may be NULL */
+PEAL_API pealResult_t pealZeroCheckpointInfo(pealZeroCheckpoint_t checkpoint, pealZeroCheckpointInfo_t* info);
+PEAL_API pealResult_t pealZeroCheckpointParameter(pealZeroCheckpoint_t checkpoint, uint64_t index,
+                                                  pealZeroCheckpointParameter_t* parameter);
+/* values: elements [begin, begin + count) of one tensor. The blocks that they lie in are verified. */
+PEAL_API pealResult_t pealZeroCheckpointRead(pealZeroCheckpoint_t checkpoint, uint64_t index,
+                                             pealZeroTensor_t tensor, uint64_t begin, uint64_t count,
+                                             float* values);
+/* data: userBytes bytes. */
+PEAL_API pealResult_t pealZeroCheckpointUserData(pealZeroCheckpoint_t checkpoint, void* data,
+                                                 size_t sizeBytes);
 
 /* ---- the planner --------------------------------------------------------------------------------------
  * Memory, communication and time of a step from a few numbers, for every stage at once. Needs no engine. The

@@ -7,6 +7,7 @@
 #define PEAL_ZERO_HPP
 
 #include <algorithm>
+#include <cstddef>
 #include <initializer_list>
 #include <span>
 #include <stdexcept>
@@ -110,6 +111,16 @@ class Engine {
   void read(int id, pealZeroTensor_t tensor, float* values) {
     check(pealZeroRead(zero_, id, tensor, values));
   }
+  // Checkpoints. userData: rank 0's bytes.
+  void save(const std::string& path, std::span<const std::byte> userData = {}) {
+    check(pealZeroSave(zero_, path.c_str(), userData.data(), userData.size()));
+  }
+  void saveBegin(const std::string& path, std::span<const std::byte> userData = {}) {
+    check(pealZeroSaveBegin(zero_, path.c_str(), userData.data(), userData.size()));
+  }
+  void saveWait() { check(pealZeroSaveWait(zero_)); }
+  void load(const std::string& path) { check(pealZeroLoad(zero_, path.c_str())); }
+
   pealZeroCounters_t counters() const {
     pealZeroCounters_t counted;
     check(pealZeroGetCounters(zero_, &counted));
@@ -157,6 +168,55 @@ class UnitScope {
   int unit_;
   pealZeroPass_t pass_;
   bool open_ = true;
+};
+
+// The newest complete checkpoint in a directory; empty if there is none.
+inline std::string latestCheckpoint(const std::string& directory) {
+  std::string path(4096, '\0');
+  if (const pealResult_t code = pealZeroLatestCheckpoint(directory.c_str(), path.data(), path.size());
+      code != pealSuccess) {
+    throw Failure(code, pealZeroGetLastError(nullptr));
+  }
+  path.resize(path.find('\0'));
+  return path;
+}
+
+// A checkpoint opened for reading, without an engine.
+class Checkpoint {
+ public:
+  explicit Checkpoint(const std::string& path) { check(pealZeroCheckpointOpen(&checkpoint_, path.c_str())); }
+  ~Checkpoint() { pealZeroCheckpointClose(checkpoint_); }
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  pealZeroCheckpointInfo_t info() const {
+    pealZeroCheckpointInfo_t info;
+    check(pealZeroCheckpointInfo(checkpoint_, &info));
+    return info;
+  }
+  pealZeroCheckpointParameter_t parameter(uint64_t index) const {
+    pealZeroCheckpointParameter_t parameter;
+    check(pealZeroCheckpointParameter(checkpoint_, index, &parameter));
+    return parameter;
+  }
+  void read(uint64_t index, pealZeroTensor_t tensor, uint64_t begin, std::span<float> values) const {
+    if (!values.empty()) {
+      check(pealZeroCheckpointRead(checkpoint_, index, tensor, begin, values.size(), values.data()));
+    }
+  }
+  std::string userData() const {
+    std::string data(info().userBytes, '\0');
+    check(pealZeroCheckpointUserData(checkpoint_, data.data(), data.size()));
+    return data;
+  }
+
+ private:
+  static void check(pealResult_t code) {
+    if (code != pealSuccess) {
+      throw Failure(code, pealZeroGetLastError(nullptr));
+    }
+  }
+  pealZeroCheckpoint_t checkpoint_ = nullptr;
 };
 
 }  // namespace face

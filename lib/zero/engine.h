@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/zero/checkpoint/save.h"
 #include "lib/zero/collectives.h"
 #include "lib/zero/gradients.h"
 #include "lib/zero/model.h"
@@ -41,6 +42,12 @@ class Engine {
   Result<pealZeroReport_t> step(double learningRate, uint64_t localTokens);
 
   Result<void> read(int id, pealZeroTensor_t tensor, float* values);
+
+  // engine_checkpoint.cpp
+  Result<void> beginSave(const char* path, std::span<const std::byte> user, checkpoint::SaveMode mode);
+  Result<void> finishSave();
+  Result<void> load(const char* path);
+
   Result<std::span<const pealZeroArena_t>> memory() const;
   pealZeroCounters_t counters() const;
   Result<void> setTrace(pealZeroTrace_t trace, void* user);
@@ -73,6 +80,11 @@ class Engine {
   Result<void> broadcastInitial();
   Result<void> broadcastInitial(const Bucket& bucket, Role role);
 
+  // Saving and loading
+  class State;
+  Result<void> betweenSteps(const char* what) const;
+  checkpoint::State& state();
+
   // step()
   struct Totals {
     double squares;
@@ -99,6 +111,8 @@ class Engine {
   ArenaList memory_;
   std::array<int64_t, kSquareLimbs + 4> control_{};  // of the step's small all-reduce
   std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<checkpoint::State> state_;
+  std::unique_ptr<checkpoint::Save> save_;  // in flight
 
   uint64_t updates_ = 0;
   uint64_t steps_ = 0;

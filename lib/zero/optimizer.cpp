@@ -99,4 +99,9 @@ const float* Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uin
   return arena.as<float>() + at;
 }
 
+float* Optimizer::moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset) {
+  const Arena& arena = tensor == pealZeroMoment1 ? moment1_ : moment2_;
+  return arena.as<float>() + model_->owned(bucket).state + offset;
+}
+
 }  // namespace peal::zero

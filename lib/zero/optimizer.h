@@ -28,6 +28,8 @@ class Optimizer {
   // owned part of the bucket's weights. In an arena, or in room if they have to be put together.
   const float* state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
                      const uint16_t* weight, std::vector<float>& room) const;
+  // The same of a moment, to be written.
+  float* moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset);
 
  private:
   const Model* model_ = nullptr;

@@ -197,12 +197,12 @@ uint16_t* Weights::ownedPart(const Bucket& bucket) const {
   }
 }
 
-Result<void> Weights::gatherUpdated(size_t index) {
+Result<void> Weights::gatherUpdated(size_t index, int counter) {
   if (model_->stage() == 0 || model_->stage() == 3) {
     return {};
   }
   const Bucket& bucket = model_->layout.buckets[index];
-  PEAL_TRY(collectives_->allGather({pealZeroAllGather, model_->nameOf(index)}, owned(index),
+  PEAL_TRY(collectives_->allGather({counter, model_->nameOf(index)}, owned(index),
                                    weights_.as<uint16_t>() + bucket.begin, bucket.counts, pealBfloat16));
   return collectives_->record(updated_[index]);
 }

@@ -39,7 +39,9 @@ class Weights {
 
   // The step: where a bucket's owned part goes, and its way to the other ranks.
   uint16_t* owned(size_t bucket) const;
-  Result<void> gatherUpdated(size_t bucket);
+  uint16_t* ownedPart(const Bucket& bucket) const;  // also of a bucket of frozen ones
+  // counter: of the step, or pealZeroInspect after a load.
+  Result<void> gatherUpdated(size_t bucket, int counter = pealZeroAllGather);
 
   // bf16 values of a parameter on every rank; waits. counts: how many of them each rank owns.
   Result<void> read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values);
@@ -52,7 +54,6 @@ class Weights {
     Mark gathered;
   };
 
-  uint16_t* ownedPart(const Bucket& bucket) const;
   Result<void> gather(size_t unit);
   void learnOrder(size_t unit, pealZeroPass_t pass);
   Result<void> prefetchAfter(size_t unit, pealZeroPass_t pass);

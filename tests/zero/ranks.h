@@ -53,6 +53,8 @@ class Trainer {
   std::vector<float> read(pealZeroTensor_t tensor);
   Engine& engine() { return engine_; }
   uint64_t elements() const;  // trained
+  // As after so many steps, for the gradients; the engine is not touched.
+  void continueAfter(uint64_t steps) { steps_ = steps; }
 
  private:
   void forward();
