@@ -111,6 +111,16 @@ TEST_P(ModelTest, secondBackwardIsTheSameBits) {
   EXPECT_EQ(first, access_.gradients);
 }
 
+// A rank may have none in a micro-batch that others need.
+TEST_P(ModelTest, noSequencesGiveZeros) {
+  loss();
+  EXPECT_EQ(model_.loss(access_, inputs_.data(), targets_.data(), 0, GetParam().length), 0);
+  model_.backward(access_);
+  for (size_t p = 0; p < model_.specs().size(); ++p) {
+    EXPECT_EQ(access_.gradients[p], std::vector<float>(model_.specs()[p].count())) << model_.specs()[p].name;
+  }
+}
+
 TEST_P(ModelTest, recomputingIsTheSameBitsInLessMemory) {
   const double expected = loss();
   model_.backward(access_);

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "tests/train/run_fixture.h"
 
@@ -62,26 +61,12 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
   }
 }
 
-// Waits until the run has written its first step.
-bool trains(const std::string& metricsPath, const Command& command) {
-  for (int i = 0; i < 4000; ++i) {
-    std::ifstream lines(metricsPath);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.find("\"step\"") != std::string::npos && command.pid() > 0) {
-        return true;
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return false;
-}
-
 TEST_F(RunTest, aKilledRankEndsTheRunAndIsNamed) {
   for (const char* stage : {"2", "3"}) {
     Command command(
         commandLine(kTiny, {"--ranks", "3", "--steps", "100000000", "--log-every", "100000000",
                             "--eval-every", "0", "--stage", stage, "--metrics", file("metrics")}));
-    ASSERT_TRUE(trains(file("metrics"), command));
+    ASSERT_TRUE(writes(file("metrics"), "\"step\"", command));
     const std::vector<pid_t> ranks = command.children();
     ASSERT_EQ(ranks.size(), 3u);
     kill(ranks[1], SIGKILL);
@@ -100,7 +85,7 @@ TEST_F(RunTest, aKilledRankEndsTheRunAndIsNamed) {
 TEST_F(RunTest, interruptEndsAllRanks) {
   Command command(commandLine(kTiny, {"--ranks", "3", "--steps", "100000000", "--log-every", "100000000",
                                       "--eval-every", "0", "--metrics", file("metrics")}));
-  ASSERT_TRUE(trains(file("metrics"), command));
+  ASSERT_TRUE(writes(file("metrics"), "\"step\"", command));
   kill(command.pid(), SIGINT);
   const CommandResult result = command.wait(std::chrono::seconds(30));
   EXPECT_FALSE(result.overdue);

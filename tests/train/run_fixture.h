@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/train/command.h"
 
@@ -25,6 +26,20 @@ inline const Arguments kTiny = {"--text",      PEAL_TRAIN_FIXTURE,
                                 "--batch",     "2",
                                 "--log-every", "1",
                                 "--sample",    "20"};
+
+// Waits until the run has written an event to its metrics.
+inline bool writes(const std::string& metricsPath, const std::string& event, const Command& command) {
+  for (int i = 0; i < 4000; ++i) {
+    std::ifstream lines(metricsPath);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find(event) != std::string::npos && command.pid() > 0) {
+        return true;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
 
 class RunTest : public testing::Test {
  protected:

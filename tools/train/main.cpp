@@ -1,13 +1,18 @@
 // peal-train: see options.cpp for the command line and docs/TRAIN.md for the story.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tools/common/error.h"
 #include "tools/train/memory.h"
+#include "tools/train/resume.h"
 #include "tools/train/run.h"
 #include "tools/train/trace.h"
 
 namespace peal::train {
 namespace {
+
+constexpr int kSignalCode = 128;  // exit codes of ranks that a signal ended are above
 
 int trainMain(int argc, char** argv) {
   TrainOptions options;
@@ -24,6 +29,9 @@ int trainMain(int argc, char** argv) {
   shape.vocabulary = text.vocabulary();
   const bool isLaunched = launch.size > 1;
   const int size = isLaunched ? launch.size : std::max(options.ranks.processes, 1);
+  if (!options.resumePath.empty()) {
+    continueRun(options, text, size);
+  }
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
 
@@ -34,9 +42,25 @@ int trainMain(int argc, char** argv) {
   tools::RankSetup setup;
   setup.config.deterministic = 1;
   setup.config.commName = "peal-train";
-  return tools::runRanks(options.ranks, setup, [&](tools::RankContext& context) {
-    return runRank(options, text, metrics, context);
-  });
+  // A rank was lost, or could not go on. Once: from the parent of the ranks, or from a launcher's rank 0.
+  const auto hint = [&] {
+    const std::string sentence = launch.rank == 0 ? resumeHint(options, argc, argv) : "";
+    if (!sentence.empty()) {
+      fmt::print(stderr, "peal-train: {}\n", sentence);
+    }
+  };
+  try {
+    const int code = tools::runRanks(options.ranks, setup, [&](tools::RankContext& context) {
+      return runRank(options, text, metrics, context);
+    });
+    if (code > kSignalCode) {
+      hint();
+    }
+    return code;
+  } catch (const std::exception&) {
+    hint();
+    throw;
+  }
 }
 
 }  // namespace

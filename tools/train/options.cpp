@@ -134,6 +134,16 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
                  "ends in .csv")
       ->type_name("FILE")
       ->group(group);
+  app.add_option(
+         "--save", options.savePath,
+         "Save a checkpoint to this directory, replacing the one there, at the end and with --save-every")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--save-every", options.saveEvery, "Steps between checkpoints; 0: only at the end")
+      ->group(group);
+  app.add_option("--resume", options.resumePath, "Go on from this checkpoint, on any number of ranks")
+      ->type_name("DIR")
+      ->group(group);
   app.add_option("--trace", options.tracePath,
                  "Write when every unit, collective and wait of every rank began and ended, for Perfetto and "
                  "chrome://tracing (JSON)")
@@ -190,6 +200,9 @@ void checkOptions(const TrainOptions& options) {
   }
   if (options.untilLoss > 0 && options.evalEvery == 0) {
     throw UsageError("--until-loss needs held-out losses on the way: --eval-every must be at least 1");
+  }
+  if (options.saveEvery > 0 && options.savePath.empty()) {
+    throw UsageError("--save-every needs --save DIR: where to");
   }
   if (options.beta1 >= 1 || options.beta2 >= 1) {
     throw UsageError(fmt::format("--beta1 {} and --beta2 {} must be below 1", options.beta1, options.beta2));

@@ -51,9 +51,14 @@ struct TrainOptions {
   std::string plotPath, metricsPath, tracePath;
   uint64_t traceSteps = 100;  // 0: all
 
+  std::string savePath, resumePath;  // of a checkpoint; empty: none
+  uint64_t saveEvery = 0;            // 0: only at the end
+  uint64_t firstStep = 0;            // steps made before this run
+  uint64_t sequences = 0;            // of all ranks in a step; 0: all that batch and accumulate have room for
+
   // Sequences of all ranks and micro-batches in one step: the slots of the data order.
   uint64_t sequencesPerStep(int rankCount) const {
-    return batch * accumulate * static_cast<uint64_t>(rankCount);
+    return sequences > 0 ? sequences : batch * accumulate * static_cast<uint64_t>(rankCount);
   }
 };
 

@@ -67,7 +67,13 @@ void Reporter::start(const Trainer& trainer) {
   fmt::print("compute: one core per rank, OpenBLAS kernels {}, own loops {}\n\n", blas().kernels,
              kernels().name);
   std::fflush(stdout);
+  if (!options_.resumePath.empty()) {
+    fmt::print("resumed from {} after step {}: {} sequences a step in up to {} micro-batches\n\n",
+               options_.resumePath, options_.firstStep, options_.sequencesPerStep(context_.size),
+               options_.accumulate);
+  }
   metrics_.write({{"event", "start"},
+                  {"firstStep", options_.firstStep},
                   {"text", text_.name()},
                   {"trainingCharacters", trainingCharacters},
                   {"heldOutCharacters", heldOutCharacters},
@@ -122,7 +128,7 @@ void Reporter::step(const Trainer& trainer, const StepResult& result) {
   if (result.report.skipped != 0) {
     fmt::print("step {:5}  skipped on all ranks: a gradient was infinite or not a number\n", step);
   }
-  if (step % options_.logEvery != 0 && step != 1) {
+  if (step % options_.logEvery != 0 && trainer.stepsHere() != 1) {
     return;
   }
   const double perStep = 1e3 / static_cast<double>(steps_);
@@ -148,6 +154,15 @@ void Reporter::heldOut(uint64_t step, double loss, uint64_t characters) {
              grouped(characters), grouped(text_.heldOutCharacters().size()));
   std::fflush(stdout);
   metrics_.write({{"event", "heldOut"}, {"step", step}, {"loss", loss}, {"characters", characters}});
+}
+
+void Reporter::saved(uint64_t step) {
+  if (!speaks_) {
+    return;
+  }
+  fmt::print("step {:5}  saved to {}\n", step, options_.savePath);
+  std::fflush(stdout);
+  metrics_.write({{"event", "saved"}, {"step", step}, {"path", options_.savePath}});
 }
 
 void Reporter::sample(uint64_t step, const std::string& text) {
@@ -214,7 +229,7 @@ void Reporter::printMemory(const Summary& summary) {
   }
   fmt::print("\n{:<34} {:>15} {:>15}\n", "elements sent, all ranks", "measured", "formula");
   fmt::print("  {:<32} {:>15} {:>15}  {}, steps x (N-1) x {}\n",
-             fmt::format("training, {} steps", summary.steps), grouped(summary.sent.training),
+             fmt::format("training, {} steps", summary.stepsHere), grouped(summary.sent.training),
              grouped(summary.sentFormula), verdict(summary.sentAgrees()), elementsFormula(options_));
   fmt::print("  {:<32} {:>15}\n", "held-out losses and samples", grouped(summary.sent.evaluation));
 }
@@ -223,7 +238,8 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
   if (!speaks_) {
     return;
   }
-  const uint64_t tokens = summary.steps * options_.sequencesPerStep(context_.size) * options_.shape.context;
+  const uint64_t tokens =
+      summary.stepsHere * options_.sequencesPerStep(context_.size) * options_.shape.context;
   fmt::print("\nstopped after {} steps: {}\n", summary.steps, reason);
   fmt::print("training took {:.1f} s: {} tokens, {:.0f} per second\n", summary.trainingSeconds,
              grouped(tokens),

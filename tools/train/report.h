@@ -25,9 +25,9 @@ struct MemoryLine {
 };
 
 struct Summary {
-  uint64_t steps;
-  double trainingSeconds;  // without evaluation and samples
-  double heldOutLoss;      // of the whole held-out text
+  uint64_t steps, stepsHere;  // with those before a checkpoint, and without
+  double trainingSeconds;     // without evaluation and samples
+  double heldOutLoss;         // of the whole held-out text
   uint64_t weightsHash, masterHash;
   std::vector<MemoryLine> memory;  // of this rank
   uint64_t modelStateBytes;        // measured, and the formula's figure
@@ -76,6 +76,7 @@ class Reporter {
   void start(const Trainer& trainer);
   void step(const Trainer& trainer, const StepResult& result);
   void heldOut(uint64_t step, double loss, uint64_t characters);
+  void saved(uint64_t step);
   void sample(uint64_t step, const std::string& text);
   void end(const Summary& summary, const std::string& reason);
 

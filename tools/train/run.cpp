@@ -59,6 +59,10 @@ Ending train(const TrainOptions& options, Trainer& trainer, Reporter& reporter, 
     if (isDue(trainer.stepsDone(), options.sampleEvery)) {
       reporter.sample(trainer.stepsDone(), trainer.sample(options.sample));
     }
+    if (isDue(trainer.stepsDone(), options.saveEvery) && trainer.stepsDone() < options.steps) {
+      trainer.save();
+      reporter.saved(trainer.stepsDone());
+    }
     if (result.stopAsked) {
       return {fmt::format("the time limit of {} s has passed", options.timeLimitSeconds), seconds};
     }
@@ -76,6 +80,10 @@ int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
   LossTarget target(options, trainer, reporter, text.heldOutCharacters().size());
   const Ending ending = train(options, trainer, reporter, target);
   trainer.finishTrace();
+  if (!options.savePath.empty()) {
+    trainer.save();
+    reporter.saved(trainer.stepsDone());
+  }
   if (options.sample > 0) {
     reporter.sample(trainer.stepsDone(), trainer.sample(options.sample));
   }

@@ -71,6 +71,7 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
                   Trainer& trainer) {
   Summary summary{};
   summary.steps = trainer.stepsDone();
+  summary.stepsHere = trainer.stepsHere();
   summary.heldOutLoss = trainer.heldOutLoss();
   summary.weightsHash = trainer.weightsHash();
   summary.masterHash = trainer.masterHash();
@@ -95,7 +96,7 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
 
   summary.sent = trainer.sentByAllRanks();
   summary.sentFormula = static_cast<uint64_t>(std::llround(stage.elements)) *
-                        static_cast<uint64_t>(context.size - 1) * summary.steps;
+                        static_cast<uint64_t>(context.size - 1) * summary.stepsHere;
   if (context.rank == 0) {
     summary.bigramLoss =
         ngramLoss(text.trainingCharacters(), text.heldOutCharacters(), text.alphabetSize(), 1);

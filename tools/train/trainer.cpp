@@ -9,6 +9,7 @@
 
 #include "tools/common/error.h"
 #include "tools/train/hash.h"
+#include "tools/train/resume.h"
 
 namespace peal::train {
 namespace {
@@ -29,7 +30,8 @@ uint64_t fingerprint(const TrainOptions& options, const Text& text) {
   const uint64_t numbers[] = {options.shape.heads, options.shape.context,  options.batch,
                               options.steps,       options.warmup,         options.seed,
                               options.evalEvery,   options.evalCharacters, options.sample,
-                              options.sampleEvery, text.training().size()};
+                              options.sampleEvery, text.training().size(), options.firstStep,
+                              options.sequences};
   hash.add(numbers, sizeof numbers);
   const double rates[] = {options.learningRate, options.minLearningRate, options.untilLoss,
                           options.temperature};
@@ -81,6 +83,15 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
   agree();
   tracer_.follow(engine_);
   registerParameters(engine_, model_.specs(), options_.seed, context_.rank);
+  if (!options_.resumePath.empty()) {
+    engine_.load(options_.resumePath);
+    stepsDone_ = options_.firstStep;
+  }
+}
+
+void Trainer::save() {
+  const std::string run = describeRun(options_, text_, options_.sequencesPerStep(context_.size), stepsDone_);
+  engine_.save(options_.savePath, std::as_bytes(std::span(run)));
 }
 
 void Trainer::agree() {
@@ -113,7 +124,7 @@ uint64_t Trainer::sumOverRanks(uint64_t value) {
 
 StepResult Trainer::step(bool askStop) {
   const StepResult result = tracedStep(askStop);
-  if (stepsDone_ == options_.traceSteps) {
+  if (stepsHere() == options_.traceSteps) {
     finishTrace();
   }
   return result;
@@ -124,26 +135,28 @@ StepResult Trainer::tracedStep(bool askStop) {
   const TraceScope stepScope(tracer_, TraceKind::Step, static_cast<int64_t>(stepsDone_) + 1);
   const size_t context = options_.shape.context;
   double loss = 0;
-  uint64_t characters = 0;
+  uint64_t tokens = 0, characters = 0;
   for (size_t micro = 0; micro < options_.accumulate; ++micro) {
     const TraceScope microScope(tracer_, TraceKind::MicroBatch, static_cast<int64_t>(micro));
     const uint64_t firstSlot =
         (micro * static_cast<uint64_t>(context_.size) + static_cast<uint64_t>(context_.rank)) *
         options_.batch;
-    for (size_t b = 0; b < options_.batch; ++b) {
+    const uint64_t slots = options_.sequencesPerStep(context_.size);
+    const size_t batch = std::min<uint64_t>(options_.batch, slots - std::min(slots, firstSlot));
+    for (size_t b = 0; b < batch; ++b) {
       text_.sequence(options_.seed, stepsDone_, firstSlot + b, context, inputs_.data() + b * context,
                      targets_.data() + b * context);
     }
     {
       const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Forward));
-      loss += model_.loss(access_, inputs_.data(), targets_.data(), options_.batch, context);
-      characters += text_.characterCount(targets_.data(), options_.batch * context);
+      loss += model_.loss(access_, inputs_.data(), targets_.data(), batch, context);
+      characters += text_.characterCount(targets_.data(), batch * context);
+      tokens += batch * context;
     }
     const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Backward));
     model_.backward(access_);
     engine_.endMicroBatch();
   }
-  const uint64_t tokens = options_.accumulate * options_.batch * context;
   StepResult result{};
   result.learningRate = learningRateAt(options_, stepsDone_ + 1);
   {

@@ -36,7 +36,11 @@ class Trainer {
 
   // askStop: this rank wants the run to end after this step, for example because its time is over.
   StepResult step(bool askStop);
-  uint64_t stepsDone() const { return stepsDone_; }
+  uint64_t stepsDone() const { return stepsDone_; }  // with those before a checkpoint
+  uint64_t stepsHere() const { return stepsDone_ - options_.firstStep; }
+
+  // Between steps, to --save.
+  void save();
 
   // Mean loss per character over the held-out text, or over about `characters` of it in evenly spread windows
   // of one context. Sums are combined in rank order in fp64.

@@ -1,0 +1,115 @@
+// --save and --resume: a run that was interrupted ends with the bits of one that was not, also as the last
+// word of a run that lost a rank.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/train/run_fixture.h"
+
+namespace peal::train {
+namespace {
+
+class ResumeTest : public RunTest {
+ protected:
+  // A rate that does not depend on --steps.
+  static Arguments steady(Arguments more) {
+    more.insert(more.end(), {"--lr", "0.003", "--min-lr", "0.003", "--warmup", "0", "--eval-every", "0"});
+    return more;
+  }
+  static std::vector<json> stepsOf(const std::vector<json>& events) {
+    std::vector<json> steps;
+    for (const json& event : events) {
+      if (event.at("event") == "step") {
+        steps.push_back({event.at("step"), event.at("loss"), event.at("gradientNorm"), event.at("tokens")});
+      }
+    }
+    return steps;
+  }
+};
+
+TEST_F(ResumeTest, threeStepsAndThreeMoreAreSix) {
+  for (const char* stage : {"0", "2", "3"}) {
+    for (const char* tokenizer : {"characters", "bpe"}) {
+      SCOPED_TRACE(std::string(stage) + " " + tokenizer);
+      const Arguments common = steady({"--ranks", "2", "--tokenizer", tokenizer, "--vocabulary", "300"});
+      const auto with = [&](Arguments more) {
+        more.insert(more.begin(), common.begin(), common.end());
+        more.insert(more.end(), {"--stage", stage});
+        return train(more);
+      };
+      const std::vector<json> whole = with({"--steps", "6"});
+      with({"--steps", "3", "--save", file("saved")});
+      const std::vector<json> rest = with({"--steps", "6", "--resume", file("saved")});
+      ASSERT_EQ(stepsOf(whole).size(), 6u);
+      ASSERT_EQ(stepsOf(rest).size(), 3u);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(stepsOf(rest)[i], stepsOf(whole)[i + 3]);
+      }
+      for (const char* what : {"weights", "masters", "heldOutLoss"}) {
+        EXPECT_EQ(rest.back().at(what), whole.back().at(what)) << what;
+      }
+      EXPECT_EQ(rest.back().at("elementsSent"), rest.back().at("elementsSentFormula"));
+    }
+  }
+}
+
+// Each step reads the same text, so that losses agree but for the order of the sums.
+TEST_F(ResumeTest, fewerAndMoreRanksReadTheSameText) {
+  const std::vector<json> whole = train(steady({"--ranks", "4", "--steps", "5"}));
+  train(steady({"--ranks", "4", "--steps", "2", "--save", file("saved")}));
+  for (const char* ranks : {"3", "1", "5"}) {  // 8 sequences: 2 + 2 + 2, then 2 + 0 + 0
+    SCOPED_TRACE(ranks);
+    const std::vector<json> rest =
+        train(steady({"--ranks", ranks, "--steps", "5", "--stage", "3", "--resume", file("saved")}));
+    ASSERT_EQ(stepsOf(rest).size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      const json got = stepsOf(rest)[i], expected = stepsOf(whole)[i + 2];
+      EXPECT_EQ(got[0], expected[0]);
+      EXPECT_EQ(got[3], expected[3]);
+      EXPECT_NEAR(got[1].get<double>(), expected[1].get<double>(), i == 0 ? 1e-6 : 1e-2);
+      EXPECT_NEAR(got[2].get<double>(), expected[2].get<double>(), 1.6e-2 * expected[2].get<double>());
+    }
+  }
+}
+
+TEST_F(ResumeTest, aLostRankEndsWithTheCommandThatGoesOn) {
+  const Arguments common = {"--ranks", "3",      "--log-every", "1000000",      "--eval-every",
+                            "0",       "--save", file("saved"), "--save-every", "2"};
+  Arguments endless = common;
+  endless.insert(endless.end(), {"--steps", "1000000", "--metrics", file("metrics")});
+  Command command(commandLine(kTiny, endless));
+  ASSERT_TRUE(writes(file("metrics"), "\"saved\"", command));
+  const std::vector<pid_t> ranks = command.children();
+  ASSERT_EQ(ranks.size(), 3u);
+  kill(ranks[2], SIGKILL);
+  const CommandResult result = command.wait(std::chrono::seconds(30));
+  EXPECT_EQ(result.exitCode, 128 + SIGKILL) << result.output;
+  EXPECT_IN("the last checkpoint is of step ", result.output);
+  EXPECT_IN("--steps 1000000 --metrics " + file("metrics") + " --resume " + file("saved") + "\n",
+            result.output);
+
+  std::vector<json> rest =
+      train({"--ranks", "2", "--steps", "1000000", "--time-limit", "0.1", "--resume", file("saved")});
+  EXPECT_GE(rest.front().at("firstStep").get<int>(), 2);
+  EXPECT_EQ(stepsOf(rest).front().at(0).get<int>(), rest.front().at("firstStep").get<int>() + 1);
+}
+
+TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {
+  train(steady({"--ranks", "2", "--steps", "2", "--save", file("saved")}));
+  const std::pair<Arguments, std::string> cases[] = {
+      {{"--seed", "2"}, "its seed is 1, this run's is 2"},
+      {{"--width", "24"}, "its width is 12, this run's is 24"},
+      {{"--tokenizer", "bpe"}, "this run's is"},
+      {{"--steps", "1"}, "it is of step 2, and --steps is 1"},
+      {{"--resume", "/no/such/checkpoint"}, "cannot resume from '/no/such/checkpoint'"},
+      {{"--save-every", "2"}, "--save-every needs --save"}};
+  for (const auto& [more, sentence] : cases) {
+    Arguments arguments = {"--ranks", "2", "--resume", file("saved")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = Command(commandLine(kTiny, arguments)).wait();
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    EXPECT_IN(sentence, result.output);
+  }
+}
+
+}  // namespace
+}  // namespace peal::train

@@ -1,0 +1,142 @@
+#include "tools/train/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "peal/zero.h"
+#include "tools/common/error.h"
+#include "tools/train/hash.h"
+
+namespace peal::train {
+namespace {
+
+using nlohmann::json;
+using tools::UsageError;
+
+constexpr const char* kRunFormat = "peal-train 1";
+
+uint64_t textHash(const Text& text) {
+  Fnv1a hash;
+  for (const auto* part : {&text.training(), &text.heldOut()}) {
+    hash.add(part->data(), part->size() * sizeof(uint32_t));
+  }
+  return hash.value();
+}
+
+// What must be the same in the run that continues.
+json identityOf(const TrainOptions& options, const Text& text) {
+  return {{"seed", options.seed},
+          {"layers", options.shape.layers},
+          {"width", options.shape.width},
+          {"heads", options.shape.heads},
+          {"context", options.shape.context},
+          {"vocabulary", text.vocabulary()},
+          {"text", fmt::format("{:016x}", textHash(text))},
+          {"tokenizer", text.bpe() ? text.bpe()->serialize() : "characters"}};
+}
+
+// "" and a step of 0 if there is no checkpoint; throws UsageError if it cannot be read.
+std::string readUserData(const std::string& path, uint64_t& updates) {
+  pealZeroCheckpoint_t checkpoint = nullptr;
+  pealZeroCheckpointInfo_t info{};
+  std::string data;
+  pealResult_t code = pealZeroCheckpointOpen(&checkpoint, path.c_str());
+  if (code == pealSuccess) {
+    code = pealZeroCheckpointInfo(checkpoint, &info);
+  }
+  if (code == pealSuccess) {
+    data.resize(info.userBytes);
+    code = pealZeroCheckpointUserData(checkpoint, data.data(), data.size());
+  }
+  const std::string sentence = code == pealSuccess ? "" : pealZeroGetLastError(nullptr);
+  pealZeroCheckpointClose(checkpoint);
+  if (code != pealSuccess) {
+    throw UsageError(fmt::format("cannot resume from '{}': {}", path, sentence));
+  }
+  updates = info.step;
+  return data;
+}
+
+std::string shortened(const json& value) {
+  const std::string text = value.dump();
+  return text.size() <= 40 ? text : text.substr(0, 37) + "...";
+}
+
+std::string quoted(const std::string& argument) {
+  const bool isPlain =
+      argument.find_first_of(" \t\n'\"\\$&|;<>()*?#~`") == argument.npos && !argument.empty();
+  if (isPlain) {
+    return argument;
+  }
+  std::string text = "'";
+  for (const char c : argument) {
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return text + "'";
+}
+
+}  // namespace
+
+std::string describeRun(const TrainOptions& options, const Text& text, uint64_t sequences, uint64_t steps) {
+  return json{
+      {"format", kRunFormat}, {"steps", steps}, {"sequences", sequences}, {"run", identityOf(options, text)}}
+      .dump();
+}
+
+void continueRun(TrainOptions& options, const Text& text, int size) {
+  uint64_t updates = 0;
+  const json saved = json::parse(readUserData(options.resumePath, updates), nullptr, false);
+  if (!saved.is_object() || saved.value("format", "") != kRunFormat || !saved.contains("run") ||
+      !saved.contains("steps") || !saved.contains("sequences")) {
+    throw UsageError(
+        fmt::format("cannot resume from '{}': that checkpoint, of {} updates, was not saved by peal-train",
+                    options.resumePath, updates));
+  }
+  const json mine = identityOf(options, text);
+  for (const auto& [name, value] : mine.items()) {
+    const json theirs = saved["run"].value(name, json());
+    if (theirs != value) {
+      throw UsageError(
+          fmt::format("cannot resume from '{}': its {} is {}, this run's is {}. Use the options and the "
+                      "text of the run that saved it",
+                      options.resumePath, name, shortened(theirs), shortened(value)));
+    }
+  }
+  options.firstStep = saved["steps"];
+  options.sequences = saved["sequences"];
+  if (options.firstStep > options.steps) {
+    throw UsageError(fmt::format("cannot resume from '{}': it is of step {}, and --steps is {}",
+                                 options.resumePath, options.firstStep, options.steps));
+  }
+  const uint64_t atOnce = options.batch * static_cast<uint64_t>(size);
+  options.accumulate = std::max<uint64_t>((options.sequences + atOnce - 1) / atOnce, 1);
+}
+
+std::string resumeHint(const TrainOptions& options, int argc, char** argv) {
+  if (options.savePath.empty()) {
+    return "";
+  }
+  uint64_t steps = 0;
+  try {
+    const json saved = json::parse(readUserData(options.savePath, steps), nullptr, false);
+    steps = saved.is_object() ? saved.value("steps", steps) : steps;
+  } catch (const UsageError&) {
+    return "";
+  }
+  std::string command;
+  for (int i = 0; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--resume") {
+      ++i;
+    } else if (!argument.starts_with("--resume=")) {
+      command += quoted(argument) + " ";
+    }
+  }
+  return fmt::format(
+      "the last checkpoint is of step {}; go on from it, on as many ranks as there are, with: {}--resume {}",
+      steps, command, quoted(options.savePath));
+}
+
+}  // namespace peal::train

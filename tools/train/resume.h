@@ -1,0 +1,23 @@
+// Going on from a checkpoint: what peal-train leaves in one beside the engine's state, and what must be the
+// same for a run that continues it. Called by main before the ranks start, and by the trainer to save.
+#pragma once
+#include <string>
+
+#include "tools/train/options.h"
+#include "tools/train/text.h"
+
+namespace peal::train {
+
+// The caller's data of a checkpoint: JSON.
+std::string describeRun(const TrainOptions& options, const Text& text, uint64_t sequences, uint64_t steps);
+
+// Reads that of --resume, checks that options and text continue the run, and sets the options that follow
+// from it: the step to begin with, and micro-batches for the same sequences in every step on `size` ranks.
+// Throws UsageError naming what differs.
+void continueRun(TrainOptions& options, const Text& text, int size);
+
+// The sentence for a run that was lost: the checkpoint and the command that continues from it; empty if there
+// is no checkpoint at --save.
+std::string resumeHint(const TrainOptions& options, int argc, char** argv);
+
+}  // namespace peal::train
