@@ -102,6 +102,14 @@ DIRECT = [
     ("twoShotAllReduce", "port.recv(peer, round.chunk(peer));", "port.recv(peer, round.chunk(own));"),
     ("twoShotAllReduce", "port.recv(peer, round.chunk(peer));", "port.recvReduceCopy(peer, round.chunk(peer));"),
 
+    ("stagedTwoShot", "port.copyFinish(round.chunk(0));", "port.copy(round.chunk(0));"),
+    ("stagedTwoShot", "port.recvReduceAll(round.chunk(own));", "port.recvReduceAll(round.chunk(own + 1));"),
+    ("stagedTwoShot", "for (int k = 1; k < n; ++k) {", "for (int k = 1; k < n - 1; ++k) {"),
+    ("stagedTwoShot", "port.send(peer, round.chunk(peer));", "port.send(peer, round.chunk(own));"),
+    ("stagedTwoShot", "port.sendOut(peer, round.chunk(own));", "port.send(peer, round.chunk(own));"),
+    ("stagedTwoShot", "port.sendOut(peer, round.chunk(own));", "port.sendOut(peer, round.chunk(peer));"),
+    ("stagedTwoShot", "port.recv(peer, round.chunk(peer));", "port.recv(peer, round.chunk(own));"),
+
     ("directAllGather", "port.sendAll(round.chunk(own));", "port.sendOutAll(round.chunk(own));"),
     ("directAllGather", "port.recv(peer, round.chunk(peer));", "port.recv(peer, round.chunk(peer + 1));"),
     ("directAllGather", "port.copy(round.chunk(own));", "port.copyFinish(round.chunk(own));"),
@@ -277,7 +285,7 @@ ARGUMENTS = {
     "hierarchicalAllReduce": ", nodes, call.stage", "hierarchicalReduceScatter": ", nodes, call.stage",
     "hierarchicalAllGather": ", nodes, call.stage", "hierarchicalBroadcast": ", call.root, nodes",
     "hierarchicalReduce": ", call.root, nodes", "doublingAllReduce": ", nodes",
-    "treeBroadcast": ", call.root, nodes", "treeReduce": ", call.root, nodes"}
+    "treeBroadcast": ", call.root, nodes", "treeReduce": ", call.root, nodes", "stagedTwoShot": ", call.stage"}
 # Headers with their defects, and what a copy of an algorithm from each needs, in this order.
 HEADERS = {"chunk.h": CHUNK, "ring.h": RING, "direct.h": DIRECT, "grouping.h": GROUPING,
            "hierarchical.h": HIERARCHICAL, "tree.h": TREE}
