@@ -1,0 +1,122 @@
+"""The command peal-ckpt: a checkpoint made from a safetensors file written here by hand, listed, verified, damaged,
+compared, and exported to files that are read here by hand.
+
+    peal-ckpt_test.py PROGRAM
+"""
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = sys.argv[1]
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (dtype, shape, bytes)."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    whole = path.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8:8 + length])
+    header.pop("__metadata__")
+    data = whole[8 + length:]
+    assert len(data) == max(entry["data_offsets"][1] for entry in header.values())
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}
+
+
+# 0.15625 and 3.0 are bf16; 1.00390625 (0x3f808000) lies half-way between 0x3f80 and 0x3f81.
+FLOATS = struct.pack("<6f", 0.15625, -3.0, 1.00390625, 0.1, 0.0, 1e30)
+ROUNDED = struct.pack("<6H", 0x3e20, 0xc040, 0x3f80, 0x3dcd, 0x0000, 0x714a)
+HALVES = struct.pack("<3H", 0x3f80, 0xc000, 0x3e20)
+TENSORS = {"a weight": ("F32", [2, 3], FLOATS), "b": ("BF16", [3], HALVES)}
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+        write_safetensors(self.path / "in", TENSORS)
+        self.succeed("import", self.path / "in", self.path / "one")
+
+    def succeed(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def fail(self, *arguments):
+        done = run(*arguments)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        return done.stdout + done.stderr
+
+    def test_list(self):
+        self.assertIn("a weight [2,3]", self.succeed("list", self.path / "one"))
+        told = json.loads(self.succeed("list", "--json", self.path / "one"))
+        self.assertEqual([told["step"], told["elements"], told["files"]], [0, 9, 1])
+        self.assertEqual(told["parameters"][1],
+                         {"name": "b", "elements": 3, "shape": [3], "kind": "trained"})
+
+    def test_export(self):
+        self.succeed("export", self.path / "one", self.path / "weights")
+        self.assertEqual(read_safetensors(self.path / "weights"),
+                         {"a weight": ("BF16", [2, 3], ROUNDED), "b": ("BF16", [3], HALVES)})
+        self.succeed("export", "--tensors", "all", self.path / "one", self.path / "all")
+        tensors = read_safetensors(self.path / "all")
+        self.assertEqual(tensors["a weight"], TENSORS["a weight"])
+        self.assertEqual(tensors["a weight.moment2"], ("F32", [2, 3], bytes(24)))
+        self.assertEqual(len(tensors), 6)
+        self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
+
+    def test_compare(self):
+        self.succeed("export", "--tensors", "master", self.path / "one", self.path / "master")
+        self.succeed("import", self.path / "master", self.path / "two")
+        self.assertIn("the same", self.succeed("compare", self.path / "one", self.path / "two"))
+        changed = dict(TENSORS, b=("BF16", [3], HALVES[:4] + b"\x21\x3e"), c=("F32", [], bytes(4)))
+        write_safetensors(self.path / "changed", changed)
+        self.succeed("import", self.path / "changed", self.path / "three")
+        told = self.fail("compare", self.path / "one", self.path / "three")
+        self.assertIn("b: 1 of 3 elements of master differ", told)
+        self.assertIn("c: only in", told)
+
+    def test_verify(self):
+        self.assertIn("whole", self.succeed("verify", self.path / "one"))
+        part = self.path / "one" / "part-00000.bin"
+        whole = bytearray(part.read_bytes())
+        whole[-10] ^= 1
+        part.write_bytes(whole)
+        told = self.fail("verify", self.path / "one")
+        self.assertIn("part-00000.bin", told)
+        self.assertIn("offset", told)
+        self.assertIn("moment2", told)
+        part.write_bytes(whole[:-1])
+        self.assertIn("truncated", self.fail("verify", self.path / "one"))
+
+    def test_refusals(self):
+        self.assertEqual(run("list").returncode, 2)
+        self.assertIn("manifest.txt", self.fail("list", self.path))
+        (self.path / "foreign").write_bytes(b"\xff" * 40)
+        self.assertIn("no safetensors", self.fail("import", self.path / "foreign", self.path / "x"))
+        (self.path / "cut").write_bytes((self.path / "in").read_bytes()[:-1])
+        self.assertIn("truncated", self.fail("import", self.path / "cut", self.path / "x"))
+        write_safetensors(self.path / "int", {"i": ("I64", [1], bytes(8))})
+        self.assertIn("I64", self.fail("import", self.path / "int", self.path / "x"))
+        self.assertFalse((self.path / "x").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

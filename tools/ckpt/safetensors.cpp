@@ -1,0 +1,180 @@
+#include "tools/ckpt/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tools/common/error.h"
+
+namespace peal::tools {
+namespace {
+
+using nlohmann::json;
+constexpr uint64_t kPieceElements = uint64_t{1} << 18;
+constexpr uint64_t kMostHeaderBytes = uint64_t{100} << 20;  // the format's own limit
+
+struct Tensor {
+  std::string name;
+  uint64_t parameter, elements;
+  pealZeroTensor_t tensor;
+};
+
+void writeValues(const zero::Checkpoint& checkpoint, const Tensor& tensor, std::ofstream& out) {
+  std::vector<float> values;
+  std::vector<uint16_t> halves;
+  for (uint64_t begin = 0; begin < tensor.elements; begin += kPieceElements) {
+    values.resize(std::min(kPieceElements, tensor.elements - begin));
+    checkpoint.read(tensor.parameter, tensor.tensor, begin, values);
+    if (tensor.tensor != pealZeroWeight) {
+      out.write(reinterpret_cast<const char*>(values.data()),
+                static_cast<std::streamsize>(values.size() * sizeof(float)));
+      continue;
+    }
+    halves.clear();  // exact: weights are bf16
+    for (const float value : values) {
+      halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+    }
+    out.write(reinterpret_cast<const char*>(halves.data()),
+              static_cast<std::streamsize>(halves.size() * sizeof(uint16_t)));
+  }
+}
+
+std::vector<float> readValues(std::ifstream& in, uint64_t offset, uint64_t elements, bool isHalf) {
+  std::vector<float> values(elements);
+  in.seekg(static_cast<std::streamoff>(offset));
+  if (!isHalf) {
+    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(elements * sizeof(float)));
+    return values;
+  }
+  std::vector<uint16_t> halves(elements);
+  in.read(reinterpret_cast<char*>(halves.data()), static_cast<std::streamsize>(elements * sizeof(uint16_t)));
+  std::transform(halves.begin(), halves.end(), values.begin(),
+                 [](uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); });
+  return values;
+}
+
+}  // namespace
+
+void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file) {
+  if (std::filesystem::exists(file)) {
+    throw UsageError(fmt::format("{} exists; choose another name", file));
+  }
+  json header{{"__metadata__", {{"step", std::to_string(checkpoint.info().step)}}}};
+  std::vector<Tensor> tensors;
+  uint64_t offset = 0;
+  const auto add = [&](uint64_t index, pealZeroTensor_t tensor, const char* suffix) {
+    const pealZeroCheckpointParameter_t parameter = checkpoint.parameter(index);
+    const bool isHalf = tensor == pealZeroWeight;
+    const uint64_t bytes = parameter.elements * (isHalf ? 2 : 4);
+    const std::string name = std::string(parameter.name) + suffix;
+    if (header.contains(name)) {
+      throw ToolError(fmt::format("two tensors would be called \"{}\"", name));
+    }
+    header[name] = {{"dtype", isHalf ? "BF16" : "F32"},
+                    {"shape", std::vector<uint64_t>(parameter.shape, parameter.shape + parameter.dimensions)},
+                    {"data_offsets", {offset, offset + bytes}}};
+    tensors.push_back({name, index, parameter.elements, tensor});
+    offset += bytes;
+  };
+  for (uint64_t i = 0; i < checkpoint.info().parameters; ++i) {
+    const pealZeroCheckpointParameter_t parameter = checkpoint.parameter(i);
+    if (parameter.tiedTo != nullptr) {
+      continue;
+    }
+    if (parameter.frozen != 0 || what == Exported::Weights) {
+      add(i, pealZeroWeight, "");
+      continue;
+    }
+    add(i, pealZeroMaster, "");
+    if (what == Exported::All) {
+      add(i, pealZeroMoment1, ".moment1");
+      add(i, pealZeroMoment2, ".moment2");
+    }
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  std::ofstream out(file, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&length), sizeof length);
+  out << text;
+  for (const Tensor& tensor : tensors) {
+    writeValues(checkpoint, tensor, out);
+  }
+  out.close();
+  if (!out) {
+    throw ToolError(fmt::format("{} cannot be written whole; it needs {} bytes", file, 8 + length + offset));
+  }
+}
+
+void importSafetensors(const std::string& file, const std::string& path) {
+  std::ifstream in(file, std::ios::binary);
+  uint64_t length = 0;
+  in.read(reinterpret_cast<char*>(&length), sizeof length);
+  if (!in || length > kMostHeaderBytes) {
+    throw ToolError(
+        fmt::format("{} is no safetensors file: at offset 0 there is no length of a header", file));
+  }
+  std::string text(length, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(length));
+  const json header = json::parse(text, nullptr, false);
+  if (!in || !header.is_object()) {
+    throw ToolError(fmt::format("{}: the header at offset 8 is not JSON: damaged or truncated", file));
+  }
+  const uint64_t size = std::filesystem::file_size(file);
+
+  pealComm_t comm = nullptr;
+  check(pealCommInitAll(&comm, 1, nullptr), "pealCommInitAll");
+  {
+    zero::Engine engine(comm, zero::defaultOptions());
+    std::vector<std::vector<float>> values;
+    for (const auto& [name, tensor] : header.items()) {
+      if (name == "__metadata__") {
+        continue;
+      }
+      const auto dtype = tensor.at("dtype").get<std::string>();
+      const auto shape = tensor.at("shape").get<std::vector<uint64_t>>();
+      const auto offsets = tensor.at("data_offsets").get<std::vector<uint64_t>>();
+      if (dtype != "F32" && dtype != "BF16") {
+        throw ToolError(
+            fmt::format("{}: \"{}\" is of dtype {}; F32 and BF16 can be imported", file, name, dtype));
+      }
+      if (shape.size() > PEAL_ZERO_MAX_DIMS) {
+        throw ToolError(fmt::format("{}: \"{}\" has {} dimensions, more than {}", file, name, shape.size(),
+                                    PEAL_ZERO_MAX_DIMS));
+      }
+      pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+      parameter.name = name.c_str();
+      parameter.dims = static_cast<int>(shape.size());
+      uint64_t elements = 1;
+      for (size_t i = 0; i < shape.size(); ++i) {
+        parameter.extents[i] = shape[i];
+        elements *= std::min(shape[i], size + 1);
+        elements = std::min(elements, size + 1);  // more than the file has is refused below
+      }
+      const uint64_t bytes = elements * (dtype == "F32" ? 4 : 2);
+      if (offsets.size() != 2 || offsets[0] > size || offsets[1] > size || offsets[1] - offsets[0] != bytes ||
+          8 + length + offsets[1] > size) {
+        throw ToolError(fmt::format("{}: \"{}\" does not lie in the file's {} bytes: damaged or truncated",
+                                    file, name, size));
+      }
+      values.push_back(readValues(in, 8 + length + offsets[0], elements, dtype == "BF16"));
+      values.back().push_back(0);  // an empty one has an address too
+      const int id = engine.addParameter(parameter);
+      engine.setInitial(id, values.back().data());
+    }
+    if (!in) {
+      throw ToolError(fmt::format("{} cannot be read to its end", file));
+    }
+    engine.seal();
+    engine.save(path);
+  }
+  check(pealCommDestroy(comm), "pealCommDestroy");
+}
+
+}  // namespace peal::tools

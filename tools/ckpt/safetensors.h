@@ -1,0 +1,20 @@
+// Checkpoints to safetensors files and back. The format: 8 bytes of length, a JSON header of that length
+// (name -> dtype, shape, data_offsets), the values. https://github.com/huggingface/safetensors
+#pragma once
+#include <string>
+
+#include "peal/zero.hpp"
+
+namespace peal::tools {
+
+enum class Exported { Weights, Master, All };  // bf16; fp32; fp32 masters and both moments
+
+// Through a buffer of bounded size. Tied names are left out, since safetensors has no two names for one
+// tensor; frozen parameters have weights only. file must not exist.
+void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file);
+
+// F32 and BF16 tensors become the masters of a checkpoint of step 0 with moments of zero. Needs the memory of
+// an engine on one rank: 20 bytes per element.
+void importSafetensors(const std::string& file, const std::string& path);
+
+}  // namespace peal::tools
