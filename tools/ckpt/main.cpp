@@ -4,7 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -98,7 +99,7 @@ uint64_t differences(const zero::Checkpoint& a, uint64_t indexA, const zero::Che
     a.read(indexA, tensor, begin, left);
     b.read(indexB, tensor, begin, right);
     for (size_t i = 0; i < left.size(); ++i) {
-      count += std::memcmp(&left[i], &right[i], sizeof(float)) != 0 ? 1 : 0;
+      count += std::bit_cast<uint32_t>(left[i]) != std::bit_cast<uint32_t>(right[i]) ? 1 : 0;
     }
   }
   return count;
