@@ -92,13 +92,20 @@ typedef struct pealZeroOptions {
                              master. By bits that depend on seed, the number of the update and the element's
                              number among all trained ones in order of registration, and on nothing else */
   uint64_t seed;
+  /* Stages 1 to 3 (HSDP): ranks in a shard group, which must divide their number; 0: all. What the stage
+   * shards is divided inside groups of that many consecutive ranks of the communicator, and is the same in
+   * each group; gradients are added up over the groups, too, with the bits that one group gives. Put the
+   * ranks of a node next to each other (as launchers do by default): dealt out round-robin, groups would span
+   * nodes, with the same bits and all traffic on the network; split such a communicator by node first. With
+   * microBatches > 1 the groups exchange sums once a step, or every time if reduceEachMicroBatch. */
+  int shardGroup;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
 #define PEAL_ZERO_OPTIONS_INITIALIZER                                                                  \
   {                                                                                                    \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1, \
-        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0                   \
+        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0                \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -224,6 +231,13 @@ PEAL_API pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_
 
 /* ---- looking inside -------------------------------------------------------------------------------- */
 
+/* Collective, between steps. Compares hashes of what several ranks should hold alike: weights at stages 0 to
+ * 2 (of frozen parameters, too), and where there are replicas the elements that they own (stage 0: all ranks;
+ * with shard groups: the ranks in the same place of each group). Different: pealInternalError on every rank,
+ * and the sentence names the ranks; the engine stays usable. At stage 3 without groups nothing is held twice.
+ */
+PEAL_API pealResult_t pealZeroCheckReplicas(pealZero_t zero);
+
 typedef enum {
   pealZeroMaster = 0, /* fp32 master weights, however they are kept */
   pealZeroMoment1 = 1,
@@ -237,14 +251,17 @@ PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t ten
 
 /* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO.md's formulas: what this
  * rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
- * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. */
+ * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. With shard groups of G ranks, R of them: R (G-1) n,
+ * and 2 (R-1) n between them. */
 enum {
   pealZeroAllReduce = 0, /* gradients, stage 0 */
   pealZeroReduceScatter, /* gradients, stages 1 to 3 */
   pealZeroAllGather,     /* weights, stages 1 to 3 */
   pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens */
   pealZeroStart,         /* pealZeroSeal's agreement and broadcast */
-  pealZeroInspect,       /* pealZeroRead; agreement and gathering of checkpoints */
+  pealZeroInspect,       /* pealZeroRead, pealZeroCheckReplicas; agreement and gathering of checkpoints */
+  pealZeroReplicas,      /* gradients between shard groups: a sum on its way through them in fp32, and the
+                            bf16 result back; one call for both */
   pealZeroNumCounters
 };
 typedef struct {
@@ -285,7 +302,7 @@ typedef enum {
 
 typedef struct {
   const char* name; /* "weights", "gradients", "master" or "remainders", "moment1", "moment2"; "accumulation",
-                       "gradient buffers", "unit buffers" */
+                       "gradient buffers", "unit buffers", "replica buffers" */
   pealZeroArenaKind_t kind;
   uint64_t bytes;        /* allocated */
   uint64_t plannedBytes; /* pealZeroPlan's figure for this rank */
@@ -421,12 +438,14 @@ typedef struct pealZeroPlanInput {
   double groupBytesPerSecond;   /* inside a shard group, for HSDP; 0: the network's */
   double latencySeconds;        /* alpha, per message */
   double deviceBytes;           /* memory of one rank */
+  int replicaSumBytes; /* HSDP: per element in the first half of the all-reduce over replicas; 0: reduceBytes.
+                          The engine's is 4: see docs/ZERO.md */
 } pealZeroPlanInput_t;
 
 #define PEAL_ZERO_PLAN_INITIALIZER                                                                           \
   {                                                                                                          \
     sizeof(pealZeroPlanInput_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 0, 0, 2, 2, 12, 0, 1, 0, 0, 1, 0, 1, 0, \
-        (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
+        (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                       \
   }
 
 /* One stage's row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,
@@ -437,12 +456,12 @@ typedef struct {
   /* memory */
   uint64_t weights, gradients, optimizer;
   uint64_t modelStates; /* their sum: ZeRO's formula */
-  uint64_t accumulation, gradientBuffers, unitBuffers;
+  uint64_t accumulation, gradientBuffers, unitBuffers, replicaBuffers;
   uint64_t activations;
   uint64_t total;
   int fits;            /* in deviceBytes; 1 if that is not given */
   int64_t ranksNeeded; /* the fewest ranks with which total fits; 0: no number does, or no deviceBytes.
-                          HSDP: the smallest group */
+                          HSDP: the smallest group, without the buffers for replicas */
   /* communication over the network; elements before the factor (N-1)/N */
   double elements;        /* 2P, (m+1)P, 3mP, ... */
   double bytesSent;       /* elements * bytes * (N-1)/N */

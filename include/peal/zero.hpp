@@ -121,6 +121,7 @@ class Engine {
   void saveWait() { check(pealZeroSaveWait(zero_)); }
   void load(const std::string& path) { check(pealZeroLoad(zero_, path.c_str())); }
 
+  void checkReplicas() { check(pealZeroCheckReplicas(zero_)); }
   pealZeroCounters_t counters() const {
     pealZeroCounters_t counted;
     check(pealZeroGetCounters(zero_, &counted));

@@ -141,6 +141,10 @@ pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, floa
   });
 }
 
+pealResult_t pealZeroCheckReplicas(pealZero_t zero) {
+  return call(zero, __func__, [](Engine& engine) { return engine.checkReplicas(); });
+}
+
 pealResult_t pealZeroGetCounters(pealZero_t zero, pealZeroCounters_t* counters) {
   return call(zero, __func__, counters, "counters", [&](Engine& engine) -> Result<void> {
     *counters = engine.counters();

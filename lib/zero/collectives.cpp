@@ -2,13 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "lib/reduce/reduce.h"
 #include "lib/zero/planner.h"
 
 namespace peal::zero {
+namespace {
+
+// What a rank's share of a reduction sends: all blocks but its own.
+uint64_t othersElements(std::span<const size_t> counts, int rank) {
+  const auto own = static_cast<uint64_t>(counts[static_cast<size_t>(rank)]);
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0}) - own;
+}
+
+}  // namespace
 
 // ---- marks ----------------------------------------------------------------------------------------------
 
@@ -52,12 +63,16 @@ Result<void> Collectives::wait(Mark& mark) {
     return failure("waiting for communication", passed);
   }
   // The stream goes on after a failed operation; the communicator remembers it.
-  pealResult_t state = pealSuccess;
-  if (const pealResult_t code = pealCommGetAsyncError(comm_, &state); code != pealSuccess) {
-    state = code;
-  }
-  if (state != pealSuccess && state != pealInProgress) {
-    return failure("communication", state);
+  for (const pealComm_t comm : {all_.comm, group_.comm, replicas_.comm}) {
+    pealResult_t state = pealSuccess;
+    if (comm != nullptr) {
+      if (const pealResult_t code = pealCommGetAsyncError(comm, &state); code != pealSuccess) {
+        state = code;
+      }
+    }
+    if (state != pealSuccess && state != pealInProgress) {
+      return failure("communication", state);
+    }
   }
   return {};
 }
@@ -78,49 +93,101 @@ Result<void> Collectives::setTrace(pealZeroTrace_t callback, void* user) {
 
 // ---- life -------------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Collectives>> Collectives::make(pealComm_t parent) {
-  std::unique_ptr<Collectives> made(new Collectives);
-  int parentRank = 0;
-  pealResult_t code = pealCommUserRank(parent, &parentRank);
+Result<Team> Collectives::split(pealComm_t comm, int color, const char* name) {
+  Team team;
+  int rank = 0;
+  pealResult_t code = pealCommUserRank(comm, &rank);
   if (code == pealSuccess) {
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     config.deterministic = 1;
-    config.commName = "zero";
-    code = pealCommSplit(parent, 0, parentRank, &made->comm_, &config);
+    config.commName = name;
+    code = pealCommSplit(comm, color, rank, &team.comm, &config);
   }
   if (code != pealSuccess) {
-    return Error{code,
-                 fmt::format("the engine's own communicator cannot be made: {}", pealGetLastError(parent))};
+    return Error{code, fmt::format("the engine's communicator \"{}\" cannot be made: {}", name,
+                                   pealGetLastError(comm))};
   }
-  if (code = pealCommUserRank(made->comm_, &made->rank_); code == pealSuccess) {
-    code = pealCommCount(made->comm_, &made->ranks_);
-  }
-  if (code == pealSuccess) {
-    code = pealStreamCreate(&made->stream_);
+  if (code = pealCommUserRank(team.comm, &team.rank); code == pealSuccess) {
+    code = pealCommCount(team.comm, &team.ranks);
   }
   if (code != pealSuccess) {
+    return Error{code, fmt::format("the engine's communicator \"{}\" does not tell its size: {}", name,
+                                   pealGetLastError(team.comm))};
+  }
+  return team;
+}
+
+Result<std::unique_ptr<Collectives>> Collectives::make(pealComm_t parent, int shardGroup) {
+  std::unique_ptr<Collectives> made(new Collectives);
+  PEAL_TRY(made->divide(parent, shardGroup));
+  if (const pealResult_t code = pealStreamCreate(&made->stream_); code != pealSuccess) {
     return made->failure("making the engine's stream", code);
   }
   return made;
 }
 
+Result<void> Collectives::divide(pealComm_t parent, int shardGroup) {
+  const auto take = [](Team& team, const Result<Team>& made) -> Result<void> {
+    if (!made) {
+      return made.error();
+    }
+    team = *made;
+    return {};
+  };
+  PEAL_TRY(take(all_, split(parent, 0, "zero")));
+  group_ = all_;
+  // A rank that wants other groups would split while others do not: they find that out first.
+  std::array<int64_t, 2> wanted{shardGroup, -shardGroup};
+  if (const pealResult_t code =
+          pealAllReduce(wanted.data(), wanted.data(), wanted.size(), pealInt64, pealMax, all_.comm, nullptr);
+      code != pealSuccess) {
+    return failure("agreeing on the shard groups", code);
+  }
+  if (wanted[0] != -wanted[1]) {
+    return Error{pealInvalidUsage,
+                 fmt::format("the ranks passed different values of shardGroup, from {} to {}; rank {} passed "
+                             "{}. All ranks pass the same",
+                             -wanted[1], wanted[0], all_.rank, shardGroup)};
+  }
+  if (shardGroup > 0 && all_.ranks % shardGroup != 0) {
+    return Error{pealInvalidArgument,
+                 fmt::format("the engine's shardGroup is {}, which does not divide its {} ranks", shardGroup,
+                             all_.ranks)};
+  }
+  if (shardGroup == 0 || shardGroup == all_.ranks) {
+    return {};
+  }
+  PEAL_TRY(take(group_, split(all_.comm, all_.rank / shardGroup, "zero-group")));
+  return take(replicas_, split(all_.comm, all_.rank % shardGroup, "zero-replicas"));
+}
+
 Collectives::~Collectives() {
   // Nobody is left to tell of errors here. Aborting first lets the stream's operations return at once.
+  const pealComm_t group = group_.comm != all_.comm ? group_.comm : nullptr;
   if (teardown_ == Teardown::Abort) {
-    (void)pealCommAbort(comm_);
+    for (const pealComm_t comm : {all_.comm, group, replicas_.comm}) {
+      if (comm != nullptr) {
+        (void)pealCommAbort(comm);
+      }
+    }
     (void)pealStreamDestroy(stream_);
   } else {
     (void)pealStreamDestroy(stream_);
-    (void)pealCommDestroy(comm_);
+    for (const pealComm_t comm : {replicas_.comm, group, all_.comm}) {
+      (void)pealCommDestroy(comm);
+    }
   }
 }
 
 Error Collectives::failure(const char* what, pealResult_t code) {
-  const char* sentence = pealGetLastError(comm_);
+  const char* sentence = "";
+  for (const pealComm_t comm : {group_.comm, replicas_.comm, all_.comm}) {
+    sentence = *sentence == '\0' && comm != nullptr ? pealGetLastError(comm) : sentence;
+  }
   if (*sentence == '\0') {
     sentence = pealGetErrorString(code);
   }
-  Error error{code, fmt::format("{} failed on rank {} of {}: {}", what, rank_, ranks_, sentence)};
+  Error error{code, fmt::format("{} failed on rank {} of {}: {}", what, all_.rank, all_.ranks, sentence)};
   if (!broken_) {
     broken_ = error;
   }
@@ -133,13 +200,13 @@ Error Collectives::failure(const char* what, pealResult_t code) {
 // Queues a collective between two readings of the clock.
 template <class Call>
 Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
-                                Call call) {
+                                Call call, Count count) {
   PEAL_TRY(run([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
   if (const pealResult_t code = call(); code != pealSuccess) {
     return failure(what, code);
   }
   const uint64_t bytes = elementsSent * elementBytes(type);
-  ++counters_.calls[purpose.counter];
+  counters_.calls[purpose.counter] += count == Count::Call ? 1 : 0;
   counters_.elementsSent[purpose.counter] += elementsSent;
   counters_.bytesSent[purpose.counter] += bytes;
   lastIssued_ = purpose;
@@ -167,34 +234,78 @@ Result<void> Collectives::run(void (*task)(void*), void* argument) {
 }
 
 Result<void> Collectives::allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type) {
-  const uint64_t own = shardElements(count, ranks_, rank_);
-  const uint64_t sent = count - own + own * static_cast<uint64_t>(ranks_ - 1);
+  const uint64_t own = shardElements(count, all_.ranks, all_.rank);
+  const uint64_t sent = count - own + own * static_cast<uint64_t>(all_.ranks - 1);
   return issue(purpose, "all-reduce", sent, type,
-               [&] { return pealAllReduce(buffer, buffer, count, type, pealSum, comm_, stream_); });
+               [&] { return pealAllReduce(buffer, buffer, count, type, pealSum, all_.comm, stream_); });
 }
 
 Result<void> Collectives::reduceScatter(Purpose purpose, const void* from, void* to,
                                         std::span<const size_t> counts, pealDataType_t type) {
-  uint64_t sent = 0;
-  for (int peer = 0; peer < ranks_; ++peer) {
-    sent += peer == rank_ ? 0 : counts[static_cast<size_t>(peer)];
-  }
-  return issue(purpose, "reduce-scatter", sent, type,
-               [&] { return pealReduceScatterV(from, to, counts.data(), type, pealSum, comm_, stream_); });
+  return issue(purpose, "reduce-scatter", othersElements(counts, group_.rank), type, [&] {
+    return pealReduceScatterV(from, to, counts.data(), type, pealSum, group_.comm, stream_);
+  });
 }
 
-Result<void> Collectives::allGather(Purpose purpose, const void* from, void* to,
+Result<void> Collectives::allGather(Among among, Purpose purpose, const void* from, void* to,
                                     std::span<const size_t> counts, pealDataType_t type) {
-  const uint64_t sent = counts[static_cast<size_t>(rank_)] * static_cast<uint64_t>(ranks_ - 1);
+  const Team& ranks = team(among);
+  const uint64_t sent = counts[static_cast<size_t>(ranks.rank)] * static_cast<uint64_t>(ranks.ranks - 1);
   return issue(purpose, "all-gather", sent, type,
-               [&] { return pealAllGatherV(from, to, counts.data(), type, comm_, stream_); });
+               [&] { return pealAllGatherV(from, to, counts.data(), type, ranks.comm, stream_); });
 }
 
 Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_t count,
                                             pealDataType_t type) {
-  const uint64_t sent = rank_ == 0 ? count * static_cast<uint64_t>(ranks_ - 1) : 0;
+  const uint64_t sent = all_.rank == 0 ? count * static_cast<uint64_t>(all_.ranks - 1) : 0;
   return issue(purpose, "broadcast", sent, type,
-               [&] { return pealBcast(buffer, count, type, 0, comm_, stream_); });
+               [&] { return pealBcast(buffer, count, type, 0, all_.comm, stream_); });
+}
+
+// ---- groups and replicas
+// ------------------------------------------------------------------------------------
+
+Result<void> Collectives::exchangeBlocks(Purpose purpose, const uint16_t* from, uint16_t* to,
+                                         std::span<const size_t> counts) {
+  const auto exchange = [&]() -> pealResult_t {
+    pealResult_t code = pealGroupStart();
+    const size_t own = counts[static_cast<size_t>(group_.rank)];
+    for (int peer = 0; peer < group_.ranks && code == pealSuccess; ++peer) {
+      const size_t theirs = counts[static_cast<size_t>(peer)];
+      if (peer != group_.rank && theirs > 0) {
+        code = pealSend(from, theirs, pealBfloat16, peer, group_.comm, stream_);
+      }
+      if (peer != group_.rank && own > 0 && code == pealSuccess) {
+        code = pealRecv(to, own, pealBfloat16, peer, group_.comm, stream_);
+        to += own;
+      }
+      from += theirs;
+    }
+    const pealResult_t ended = pealGroupEnd();
+    return code != pealSuccess ? code : ended;
+  };
+  return issue(purpose, "exchanging gradients", othersElements(counts, group_.rank), pealBfloat16, exchange);
+}
+
+Result<void> Collectives::receiveFromReplicaBefore(Purpose purpose, float* to, size_t count) {
+  return issue(
+      purpose, "receiving sums of the replicas before", 0, pealFloat32,
+      [&] { return pealRecv(to, count, pealFloat32, replicas_.rank - 1, replicas_.comm, stream_); },
+      Count::Part);
+}
+
+Result<void> Collectives::sendToReplicaAfter(Purpose purpose, const float* from, size_t count) {
+  return issue(
+      purpose, "sending sums to the replica after", count, pealFloat32,
+      [&] { return pealSend(from, count, pealFloat32, replicas_.rank + 1, replicas_.comm, stream_); },
+      Count::Part);
+}
+
+Result<void> Collectives::broadcastFromLastReplica(Purpose purpose, uint16_t* buffer, size_t count) {
+  const int last = replicas_.ranks - 1;
+  const uint64_t sent = replicas_.rank == last ? count * static_cast<uint64_t>(last) : 0;
+  return issue(purpose, "broadcast of reduced gradients", sent, pealBfloat16,
+               [&] { return pealBcast(buffer, count, pealBfloat16, last, replicas_.comm, stream_); });
 }
 
 double Collectives::communicationSeconds() const {

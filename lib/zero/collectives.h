@@ -1,5 +1,8 @@
-// The engine's communication: its own communicator (sums in rank order), one host stream on which all its
+// The engine's communication: its own communicators (sums in rank order), one host stream on which all its
 // collectives run in the order of issue, marks in that stream, counters and clocks.
+//
+// N ranks are N/G shard groups of G consecutive ranks; rank g of every group is a replica of the others'.
+// With one group that is the communicator of all ranks, and there are no replicas.
 //
 // The caller's thread issues and waits, the stream's worker runs. Every edge between the two is a Mark: the
 // worker's results may be touched only after wait(). Knows no stage and no bucket.
@@ -33,25 +36,47 @@ class Mark {
 
 enum class Teardown { Finish, Abort };
 
+// Ranks that communicate, and this one among them.
+struct Team {
+  pealComm_t comm = nullptr;
+  int ranks = 1, rank = 0;
+};
+enum class Among { All, Group };
+
 class Collectives {
  public:
-  // Collective over parent.
-  static Result<std::unique_ptr<Collectives>> make(pealComm_t parent);
+  // Collective over parent. shardGroup: G; 0: all ranks.
+  static Result<std::unique_ptr<Collectives>> make(pealComm_t parent, int shardGroup);
   // Finish: what is queued runs first. Abort: it is given up, and the other ranks get an error.
   ~Collectives();
   void setTeardown(Teardown teardown) { teardown_ = teardown; }
 
-  int ranks() const { return ranks_; }
-  int rank() const { return rank_; }
-  pealComm_t comm() const { return comm_; }
+  int ranks() const { return all_.ranks; }
+  int rank() const { return all_.rank; }
+  pealComm_t comm() const { return all_.comm; }
+  // The shard group, whose ranks divide the elements.
+  int shards() const { return group_.ranks; }
+  int shard() const { return group_.rank; }
+  // The ranks that own the same elements, one of each group.
+  int replicas() const { return replicas_.ranks; }
+  int replica() const { return replicas_.rank; }
 
   // purpose: the counter, and which bucket or unit it is for. Buffers belong to the call until a later mark
   // is passed; counts are copied. In place where peal.h says so.
   Result<void> allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
+  // Of the shard group.
   Result<void> reduceScatter(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
                              pealDataType_t type);
-  Result<void> allGather(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
-                         pealDataType_t type);
+  Result<void> allGather(Among among, Purpose purpose, const void* from, void* to,
+                         std::span<const size_t> counts, pealDataType_t type);
+  // A reduce-scatter of bf16 without its sum, in the shard group: `to` gets the other ranks' parts of this
+  // rank's block, one after another in rank order.
+  Result<void> exchangeBlocks(Purpose purpose, const uint16_t* from, uint16_t* to,
+                              std::span<const size_t> counts);
+  // Between replicas: from the one before, to the one after, and from the last to all.
+  Result<void> receiveFromReplicaBefore(Purpose purpose, float* to, size_t count);
+  Result<void> sendToReplicaAfter(Purpose purpose, const float* from, size_t count);
+  Result<void> broadcastFromLastReplica(Purpose purpose, uint16_t* buffer, size_t count);
   Result<void> broadcastFromZero(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
   // Runs task(argument) on the stream.
   Result<void> run(void (*task)(void*), void* argument);
@@ -70,15 +95,21 @@ class Collectives {
 
  private:
   Collectives() = default;
+  // A part of a collective that takes several operations is not a call of its own.
+  enum class Count { Call, Part };
   template <class Call>
-  Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
-                     Call call);
+  Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type, Call call,
+                     Count count = Count::Call);
   Error failure(const char* what, pealResult_t code);
+  Result<void> divide(pealComm_t parent, int shardGroup);
+  static Result<Team> split(pealComm_t comm, int color, const char* name);
+  const Team& team(Among among) const { return among == Among::All ? all_ : group_; }
 
-  pealComm_t comm_ = nullptr;
+  Team all_;
+  Team group_;     // all_ if there is one
+  Team replicas_;  // without a communicator if there is one group
   pealStream_t stream_ = nullptr;
   Teardown teardown_ = Teardown::Finish;
-  int ranks_ = 1, rank_ = 0;
   pealZeroCounters_t counters_{};
   double waitSeconds_ = 0;
   SpanLog spans_;

@@ -24,13 +24,14 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 15> ranges{{
+  const std::array<Range, 16> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
       {"reduceEachMicroBatch", static_cast<double>(o.reduceEachMicroBatch), 0, 1},
       {"bucketSlots", static_cast<double>(o.bucketSlots), 0, 64},
       {"unitSlots", static_cast<double>(o.unitSlots), 0, 4096},
+      {"shardGroup", static_cast<double>(o.shardGroup), 0, 1e6},
       {"prefetch", static_cast<double>(o.prefetch), 0, 1},
       {"missingGradients", static_cast<double>(o.missingGradients), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
@@ -53,6 +54,13 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
                  "what a master is more than its weight rounded to nearest, so weights rounded at random "
                  "would need the fp32 masters; switch one of the two off"};
   }
+  if (o.stage == 0 && o.shardGroup != 0) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("the engine's shardGroup is {} at stage 0, which shards nothing; choose stage 1, "
+                    "2 or 3, or shardGroup 0",
+                    o.shardGroup)};
+  }
   return {};
 }
 
@@ -60,7 +68,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
 
 Result<std::unique_ptr<Engine>> Engine::make(pealComm_t comm, const pealZeroOptions_t& options) {
   PEAL_TRY(checkOptions(options));
-  Result<std::unique_ptr<Collectives>> collectives = Collectives::make(comm);
+  Result<std::unique_ptr<Collectives>> collectives = Collectives::make(comm, options.shardGroup);
   if (!collectives) {
     return collectives.error();
   }

@@ -48,6 +48,7 @@ class Engine {
   Result<void> finishSave();
   Result<void> load(const char* path);
 
+  Result<void> checkReplicas();
   Result<std::span<const pealZeroArena_t>> memory() const;
   pealZeroCounters_t counters() const;
   Result<void> setTrace(pealZeroTrace_t trace, void* user);

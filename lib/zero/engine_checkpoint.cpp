@@ -42,6 +42,9 @@ class Engine::State : public checkpoint::State {
 
   std::vector<Stretch> saved() const override {
     std::vector<Stretch> stretches;
+    if (engine_.model_.replica > 0) {
+      return stretches;  // the first shard group's ranks save what all groups hold
+    }
     for (const std::vector<Bucket>* buckets : {&layout().buckets, &layout().frozen}) {
       for (const Bucket& bucket : *buckets) {
         addStretches(bucket, bucket.ownBegin, bucket.ownElements, stretches);

@@ -37,19 +37,19 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const uint64_t begin = parameter.begin - bucket.begin;
   const uint64_t skipped = std::min(begin - std::min(begin, part.begin), part.elements);
   const uint64_t own =
-      model_.stage() == 0 ? parameter.elements : counts[static_cast<size_t>(collectives_->rank())];
+      model_.stage() == 0 ? parameter.elements : counts[static_cast<size_t>(collectives_->shard())];
   std::vector<float> room;
   const float* state = optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
   if (model_.stage() == 0) {
     std::copy_n(state, own, values);
     return {};
   }
-  PEAL_TRY(collectives_->allGather(pealZeroInspect, state, values, counts, pealFloat32));
+  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect, state, values, counts, pealFloat32));
   return collectives_->finish();
 }
 
-// How many of the parameter's elements each rank owns. The blocks of the ranks follow each other in the
-// bucket, so each rank's part is one stretch, and the parts in rank order are the parameter.
+// How many of the parameter's elements each rank of the group owns. The blocks of the ranks follow each other
+// in the bucket, so each rank's part is one stretch, and the parts in rank order are the parameter.
 std::vector<size_t> Engine::partsOf(const Parameter& parameter, const Bucket& bucket) {
   const uint64_t begin = parameter.begin - bucket.begin;
   std::vector<size_t> counts(bucket.counts.size());

@@ -74,10 +74,12 @@ Result<void> Engine::seal() {
 
 void Engine::makeModel() {
   std::vector<Parameter> parameters = registered_;
-  model_.layout = makeLayout(std::move(parameters), kept_, options_.stage, collectives_->ranks(),
-                             collectives_->rank(), options_.bucketBytes);
+  model_.layout = makeLayout(std::move(parameters), kept_, options_.stage, collectives_->shards(),
+                             collectives_->shard(), options_.bucketBytes);
   const Layout& layout = model_.layout;
   model_.options = options_;
+  model_.replicas = collectives_->replicas();
+  model_.replica = collectives_->replica();
   model_.groups = groups_;
   closed_.assign(layout.units.size(), false);
   const auto kept = static_cast<int>(std::count(kept_.begin(), kept_.end(), true));
@@ -104,7 +106,8 @@ void Engine::makeModel() {
   input.unitTrained = layout.largestBucket;
   input.unitSlots = model_.options.unitSlots;
   input.unitGradientSlots = model_.options.bucketSlots;
-  model_.plan = planMemory(input, options_.stage, input.ranks, input.rank);
+  model_.plan = planMemory(input, options_.stage, collectives_->shards(), collectives_->shard(),
+                           model_.replicas > 1 ? Replicas::Some : Replicas::None);
 }
 
 Result<void> Engine::allocate() {
@@ -136,7 +139,7 @@ uint64_t Engine::digestOptions() const {
   for (const int value :
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
         options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients),
-        static_cast<int>(options_.master), options_.stochasticRounding}) {
+        static_cast<int>(options_.master), options_.stochasticRounding, options_.shardGroup}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});
@@ -180,7 +183,8 @@ Result<void> Engine::agree(const Result<void>& prepared) {
   statements[self] = {digestOptions(), digestParameters(),
                       prepared ? uint64_t{0} : static_cast<uint64_t>(prepared.error().code)};
   const std::vector<size_t> counts(ranks, sizeof(Statement) / sizeof(uint64_t));
-  PEAL_TRY(collectives_->allGather(pealZeroStart, &statements[self], statements.data(), counts, pealUint64));
+  PEAL_TRY(collectives_->allGather(Among::All, pealZeroStart, &statements[self], statements.data(), counts,
+                                   pealUint64));
   PEAL_TRY(collectives_->finish());
   if (!prepared) {
     return prepared.error();

@@ -82,7 +82,13 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   SquareSum squares;
   for (size_t bucket = 0; bucket < model_.layout.buckets.size(); ++bucket) {
     PEAL_TRY(gradients_.waitReduced(bucket));
-    squares.add(gradients_.block(bucket), model_.layout.buckets[bucket].ownElements);
+    // Replicas own the same elements: each adds up its share of them, which the exact sum allows.
+    const uint64_t own = model_.layout.buckets[bucket].ownElements;
+    const uint64_t from =
+        own * static_cast<uint64_t>(model_.replica) / static_cast<uint64_t>(model_.replicas);
+    const uint64_t to =
+        own * (static_cast<uint64_t>(model_.replica) + 1) / static_cast<uint64_t>(model_.replicas);
+    squares.add(gradients_.block(bucket) + from, to - from);
   }
   const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
   std::copy(limbs.begin(), limbs.end(), control_.begin());

@@ -34,6 +34,9 @@ Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
                                     (all ? layout.elements : layout.shardElements) * kSumBytes,
                                     model.plan.accumulation));
   }
+  if (model.replicas > 1) {
+    PEAL_TRY(replicaSum_.allocate(model, collectives));
+  }
   states_.assign(layout.parameters.size(), State::Idle);
   buckets_.resize(layout.buckets.size());
   if (model.addsUpReduced()) {
@@ -49,6 +52,7 @@ void Gradients::describeMemory(ArenaList& list) const {
   describe(gradients_, list);
   describe(accumulation_, list);
   describe(buffers_, list);
+  replicaSum_.describeMemory(list);
 }
 
 // ---- one gradient ---------------------------------------------------------------------------------------
@@ -187,25 +191,38 @@ Result<void> Gradients::reduceUnit(size_t unit) {
   return trains ? launch(buckets_.size() - 1 - unit) : Result<void>();
 }
 
-Result<void> Gradients::launch(size_t index) {
+Result<void> Gradients::reduce(size_t index) {
   const Bucket& bucket = model_->layout.buckets[index];
   const int64_t name = model_->nameOf(index);
-  BucketState& state = buckets_[index];
   if (model_->stage() == 0) {
-    PEAL_TRY(collectives_->allReduce({pealZeroAllReduce, name}, gradients_.as<uint16_t>() + bucket.begin,
-                                     bucket.elements, pealBfloat16));
-  } else {
-    const uint16_t* from = address(model_->layout.parameters[bucket.parameters.front()]);
-    PEAL_TRY(collectives_->reduceScatter({pealZeroReduceScatter, name}, from, reducedPart(bucket),
-                                         bucket.counts, pealBfloat16));
+    return collectives_->allReduce({pealZeroAllReduce, name}, gradients_.as<uint16_t>() + bucket.begin,
+                                   bucket.elements, pealBfloat16);
   }
+  const uint16_t* from = address(model_->layout.parameters[bucket.parameters.front()]);
+  if (model_->replicas == 1) {
+    return collectives_->reduceScatter({pealZeroReduceScatter, name}, from, reducedPart(bucket),
+                                       bucket.counts, pealBfloat16);
+  }
+  // The tasks of this bucket's last reduction, which may still wait in the stream, read what this one
+  // changes.
+  PEAL_TRY(collectives_->wait(buckets_[index].done));
+  if (!model_->addsUpInGroup()) {
+    return replicaSum_.reduce(index, from, reducedPart(bucket));
+  }
+  PEAL_TRY(replicaSum_.addUp(index, from, sums_[index].sums, microBatch_ == 0));
+  return isLastMicroBatch() ? replicaSum_.finish(index, reducedPart(bucket)) : Result<void>();
+}
+
+Result<void> Gradients::launch(size_t index) {
+  BucketState& state = buckets_[index];
+  PEAL_TRY(reduce(index));
   if (state.slot >= 0) {
     Slot& slot = slots_[static_cast<size_t>(std::exchange(state.slot, -1))];
     slot.taken = false;
     slot.launchedAt = ++launches_;
     PEAL_TRY(collectives_->record(slot.reduced));
   }
-  if (model_->addsUpReduced()) {
+  if (model_->addsUpReduced() && !model_->addsUpInGroup()) {
     void (*const first)(void*) = [](void* argument) {
       const auto& sum = *static_cast<Sum*>(argument);
       loops().widen(sum.values, sum.sums, sum.count);

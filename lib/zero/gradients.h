@@ -16,6 +16,7 @@
 #include "lib/zero/arena.h"
 #include "lib/zero/collectives.h"
 #include "lib/zero/model.h"
+#include "lib/zero/replica_sum.h"
 
 namespace peal::zero {
 
@@ -69,6 +70,7 @@ class Gradients {
   Result<void> complete(size_t id);
   void addUp(const Parameter& parameter, uint16_t* values);
   Result<void> launch(size_t bucket);
+  Result<void> reduce(size_t bucket);
   Result<void> launchInOrder();
   uint16_t* reducedPart(const Bucket& bucket) const;
   uint16_t* address(const Parameter& parameter) const;
@@ -83,6 +85,7 @@ class Gradients {
   std::vector<BucketState> buckets_;
   std::vector<Slot> slots_;
   std::vector<Sum> sums_;
+  ReplicaSum replicaSum_;  // with several shard groups
   size_t nextLaunch_ = 0;
   uint64_t launches_ = 0;
   int microBatch_ = 0;

@@ -21,6 +21,9 @@ struct Group {
 
 struct Model {
   pealZeroOptions_t options;
+  // Groups of ranks that divide the elements, and which one this is. Owned elements, weights and state have
+  // the same bits in every group: a rank of group 0 may write them for all (checkpoints).
+  int replicas = 1, replica = 0;
   std::vector<Group> groups;  // 0: the options'
   Layout layout;
   pealZeroPlanStage_t plan;  // this rank's arenas
@@ -42,6 +45,8 @@ struct Model {
   }
   // Or after.
   bool addsUpReduced() const { return options.microBatches > 1 && !addsUpLocally(); }
+  // After their reduction in the group, and before the one over replicas, which is one for the step.
+  bool addsUpInGroup() const { return addsUpReduced() && replicas > 1 && options.reduceEachMicroBatch == 0; }
 };
 
 }  // namespace peal::zero

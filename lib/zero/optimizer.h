@@ -2,6 +2,8 @@
 // two moments, and the update of one bucket's part of them. Runs on the caller's thread; communicates
 // nothing.
 #pragma once
+#include <array>
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -30,6 +32,13 @@ class Optimizer {
                      const uint16_t* weight, std::vector<float>& room) const;
   // The same of a moment, to be written.
   float* moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset);
+  // All of the three arenas.
+  std::array<std::span<const std::byte>, 3> held() const {
+    const auto bytes = [](const Arena& arena) {
+      return std::span<const std::byte>(arena.as<std::byte>(), arena.description().bytes);
+    };
+    return {bytes(master_), bytes(moment1_), bytes(moment2_)};
+  }
 
  private:
   const Model* model_ = nullptr;

@@ -46,6 +46,7 @@ Result<void> checkPlanInput(const pealZeroPlanInput_t& input) {
       {"gradientBytes", number(input.gradientBytes), 1, 8},
       {"optimizerBytes", number(input.optimizerBytes), 0, 64},
       {"reduceBytes", number(input.reduceBytes), 0, 8},
+      {"replicaSumBytes", number(input.replicaSumBytes), 0, 8},
       {"ranks", ranks, 1, kMostRanks},
       {"rank", number(input.rank), 0, ranks - 1},
       {"group", number(input.group), 0, ranks},

@@ -55,7 +55,8 @@ uint64_t bucketCount(const pealZeroPlanInput_t& input) {
   return input.buckets > 0 ? input.buckets : std::max<uint64_t>(1, divideUp(input.parameters, each));
 }
 
-pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard) {
+pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard,
+                               Replicas replicas) {
   const int sharding = std::min(stage, 3);  // HSDP is stage 3 inside the group
   const uint64_t trained = input.parameters;
   const uint64_t owned = sharding == 0 ? trained : shardElements(trained, shards, shard);
@@ -81,10 +82,17 @@ pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int6
     row.unitBuffers = bytes(largestUnit(input, trained + input.frozenParameters),
                             input.weightBytes * slots(input.unitSlots, input.units));
   }
+  if (replicas == Replicas::Some) {
+    // A block of the largest reduction: the other ranks' parts of it, and their sum in fp32.
+    const auto others = static_cast<uint64_t>(shards - 1);
+    const uint64_t block = divideUp(sharding == 3 ? largestTrained(input) : largestBucket(input), others + 1);
+    row.replicaBuffers = bytes(block * others, input.gradientBytes) + bytes(block, 4);
+  }
   const double perLayer = 34 * input.sequence * input.sequences * input.hidden;
   row.activations =
       static_cast<uint64_t>(input.activationBytes > 0 ? input.activationBytes : perLayer * input.layers);
-  row.total = row.modelStates + row.accumulation + row.gradientBuffers + row.unitBuffers + row.activations;
+  row.total = row.modelStates + row.accumulation + row.gradientBuffers + row.unitBuffers +
+              row.replicaBuffers + row.activations;
   return row;
 }
 

@@ -169,10 +169,14 @@ void planSharded(const Step& step, int stage, int64_t shards, pealZeroPlanStage_
   }
   row.groupBytesSent = inside;
   row.groupSeconds = insideSeconds;
-  row.bytesSent = 2 * step.trained / static_cast<double>(shards) * step.reduceBytes * others(replicas);
+  // An all-reduce's two halves, whose first may carry wider sums.
+  const double sumBytes = input.replicaSumBytes > 0 ? input.replicaSumBytes : step.reduceBytes;
+  const double once =
+      step.trained / static_cast<double>(shards) * (sumBytes + step.reduceBytes) * others(replicas);
+  row.bytesSent = step.reductions * once;
   row.reduceBytesSent = row.bytesSent;
   if (replicas > 1) {
-    row.allReduces = step.units;
+    row.allReduces = step.units * static_cast<uint64_t>(step.reductions);
     const uint64_t replicaMessages = 2 * static_cast<uint64_t>(replicas - 1) * row.allReduces;
     row.messages += replicaMessages;
     if (input.networkBytesPerSecond > 0) {
@@ -180,15 +184,17 @@ void planSharded(const Step& step, int stage, int64_t shards, pealZeroPlanStage_
                            static_cast<double>(replicaMessages) * input.latencySeconds;
     }
     phases.push_back(
-        {step.backwardSeconds, step.backwardFlops, row.bytesSent, input.networkBytesPerSecond, step.units});
+        {step.backwardSeconds, step.backwardFlops, once, input.networkBytesPerSecond, step.units});
   }
   addTime(step, phases, (m - 1) * perMicroBatch, row);
 }
 
-// The fewest shards with which the row's total fits. Memory never grows with the number of shards.
+// The fewest shards with which the row's total fits. Memory never grows with the number of shards: buffers
+// for replicas, of which the largest group has none, are left out.
 int64_t shardsNeeded(const pealZeroPlanInput_t& input, int stage) {
   const auto fitsWith = [&](int64_t shards) {
-    return static_cast<double>(planMemory(input, stage, shards, 0).total) <= input.deviceBytes;
+    return static_cast<double>(planMemory(input, stage, shards, 0, Replicas::None).total) <=
+           input.deviceBytes;
   };
   int64_t most = static_cast<int64_t>(std::max<uint64_t>(1, input.parameters + input.frozenParameters));
   if (input.deviceBytes <= 0 || !fitsWith(most)) {
@@ -222,7 +228,8 @@ Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input) {
     }
     const int64_t shards = stage == pealZeroPlanHsdp ? input.group : input.ranks;
     pealZeroPlanStage_t& row = plan.stages[stage];
-    row = planMemory(input, stage, shards, input.rank % shards);
+    row = planMemory(input, stage, shards, input.rank % shards,
+                     shards < input.ranks ? Replicas::Some : Replicas::None);
     row.fits = input.deviceBytes <= 0 || static_cast<double>(row.total) <= input.deviceBytes ? 1 : 0;
     row.ranksNeeded = shardsNeeded(input, stage);
     if (stage <= 2) {

@@ -22,8 +22,11 @@ Result<void> checkPlanInput(const pealZeroPlanInput_t& input);
 // Buckets of the gradients: given, or as many as bucketBytes makes; at least 1.
 uint64_t bucketCount(const pealZeroPlanInput_t& input);
 
-// The memory part of one stage's row: weights to total. `shards`: over how many ranks state is divided.
-pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard);
+// The memory part of one stage's row: weights to total. `shards`: over how many ranks state is divided;
+// Replicas: whether other ranks own the same elements.
+enum class Replicas { None, Some };
+pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard,
+                               Replicas replicas);
 
 // Fills in recommended and reason.
 void recommendStage(const pealZeroPlanInput_t& input, pealZeroPlan_t& plan);

@@ -129,8 +129,8 @@ Result<void> Weights::gather(size_t unit) {
   uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * layout.largestUnit;
   for (const Bucket* part : {&layout.buckets[layout.buckets.size() - 1 - unit], &layout.frozen[unit]}) {
     if (!part->parameters.empty()) {
-      PEAL_TRY(collectives_->allGather({pealZeroAllGather, static_cast<int64_t>(unit)}, ownedPart(*part), to,
-                                       part->counts, pealBfloat16));
+      PEAL_TRY(collectives_->allGather(Among::Group, {pealZeroAllGather, static_cast<int64_t>(unit)},
+                                       ownedPart(*part), to, part->counts, pealBfloat16));
     }
     to += part->elements;
   }
@@ -202,7 +202,7 @@ Result<void> Weights::gatherUpdated(size_t index, int counter) {
     return {};
   }
   const Bucket& bucket = model_->layout.buckets[index];
-  PEAL_TRY(collectives_->allGather({counter, model_->nameOf(index)}, owned(index),
+  PEAL_TRY(collectives_->allGather(Among::Group, {counter, model_->nameOf(index)}, owned(index),
                                    weights_.as<uint16_t>() + bucket.begin, bucket.counts, pealBfloat16));
   return collectives_->record(updated_[index]);
 }
@@ -217,8 +217,9 @@ Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> c
     return {};
   }
   const uint64_t skipped = parameter.begin - std::min(parameter.begin, bucket.begin + bucket.ownBegin);
-  PEAL_TRY(collectives_->allGather(pealZeroInspect, ownedPart(bucket) + std::min(skipped, bucket.ownElements),
-                                   values, counts, pealBfloat16));
+  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect,
+                                   ownedPart(bucket) + std::min(skipped, bucket.ownElements), values, counts,
+                                   pealBfloat16));
   return collectives_->finish();
 }
 

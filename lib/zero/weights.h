@@ -7,6 +7,7 @@
 // is gathered. All decisions follow from the sequence of calls, so they are the same on every rank.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,6 +32,8 @@ class Weights {
   bool isOpen(size_t unit) const { return units_[unit].open; }
   bool isOpenFor(size_t unit, pealZeroPass_t pass) const { return isOpen(unit) && units_[unit].pass == pass; }
   bool anyOpen() const { return openUnits_ > 0; }
+  // What this rank holds between steps: all weights, or its part of them.
+  std::span<const std::byte> held() const { return {weights_.as<std::byte>(), weights_.description().bytes}; }
   // While its unit is open.
   const uint16_t* weights(size_t id) const;
 

@@ -71,6 +71,9 @@ void addMemory(const pealZeroPlanInput_t& input, Table& table) {
   table.line("fp32 accumulation", bytes(&Row::accumulation));
   table.line("gradient buffers", bytes(&Row::gradientBuffers));
   table.line("unit buffers", bytes(&Row::unitBuffers));
+  if (input.group > 0) {
+    table.line("replica buffers", bytes(&Row::replicaBuffers));
+  }
   table.line("activations", bytes(&Row::activations));
   table.line("= total", bytes(&Row::total));
   if (input.deviceBytes > 0) {
@@ -149,6 +152,7 @@ nlohmann::ordered_json stageJson(const Row& row) {
             {"accumulation", row.accumulation},
             {"gradientBuffers", row.gradientBuffers},
             {"unitBuffers", row.unitBuffers},
+            {"replicaBuffers", row.replicaBuffers},
             {"activations", row.activations},
             {"total", row.total},
             {"fits", row.fits != 0},
