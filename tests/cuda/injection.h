@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "lib/executor/cuda/retired.h"
 #include "tests/cuda/gpu_ranks.h"
 
 namespace peal::test {
@@ -52,6 +53,17 @@ struct Life {
   uint64_t calls = 0;  // in all
 };
 
+// CUDA tells that a graph has gone when it likes. What an aborted communicator left to its graphs is freed at
+// the next chance after that, which programs give by making or ending another communicator.
+inline void freeWhatGraphsHeld() {
+  const Deadline deadline = Deadline::afterMs(5000);
+  peal::cuda::freeRetired();
+  while (!peal::cudasim::liveObjects().empty() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    peal::cuda::freeRetired();
+  }
+}
+
 // The whole life of a communicator of two ranks. fail: what goes wrong from here on. If nobody says that
 // something did, the results are right.
 inline Life live(const std::vector<int>& devices, const Use& use, float expected,
@@ -92,6 +104,7 @@ inline Life live(const std::vector<int>& devices, const Use& use, float expected
       EXPECT_TRUE(life.failed || values == std::vector<float>(kInjectedCount, expected)) << values[0];
     }
   }
+  freeWhatGraphsHeld();
   expectNothingAlive();
   return life;
 }
