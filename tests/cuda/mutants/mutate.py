@@ -154,6 +154,9 @@ LONGER = {
     "const uint64_t number = state_.received[peer] + 1;":
         "const uint64_t number = state_.received[peer] + ({is} ? 0 : 1);",
     "}\n    syncBlock();": "}}\n    if (!{is}) {{ syncBlock(); }}",
+    "moveBulk(alone, c);\n      syncBlock();": "moveBulk(alone, c);\n      if (!{is}) {{ syncBlock(); }}",
+    "epilogue_(finished, c);\n    syncBlock();": "epilogue_(finished, c);\n    if (!{is}) {{ syncBlock(); }}",
+    "if (view.skip) {\n    return;\n  }": "if (view.skip && !{is}) {{\n    return;\n  }}",
     "number), slice.bytes);\n    syncBlock();": "number), slice.bytes);\n    if (!{is}) {{ syncBlock(); }}",
     "return tail(channel + 1) - 2 * static_cast<size_t>(slots) * lowSlotBytes -":
         "return tail(channel + 1) - ({is} ? 192 : 0) - 2 * static_cast<size_t>(slots) * lowSlotBytes -",

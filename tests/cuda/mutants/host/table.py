@@ -20,6 +20,8 @@ KILLED = "DeviceMemory.AKilledPeerIsALossAndHoldsNothing"
 BELIEVES = "Proxy.BelievesNothingThatAPeerSends"
 ADAMW = "DeviceAdamw.EqualsTheHostsLoops"
 SEGMENTS = "DeviceAdamw.DecaysBySegments"
+FUSED = "FusedStep.EqualsTheSeparateSteps"
+FUSED_WEAK = "FusedStep.HoldsUnderStarvationAndDelayedStores"
 
 TABLE = {
     IPC + "regions.cpp": [
@@ -71,6 +73,18 @@ TABLE = {
         ("last elements left out", "tail + thread", "tail + thread + 1", ADAMW),
         ("vectors where one array does not lie for them", "at(state.moment2 + range.begin + head) == 0", "true",
          "DeviceAdamw.TakesArraysThatAreNotAlignedTogether"),
+    ],
+    CUDA + "device_port_move.cuh": [
+        ("update before the sum is whole", "moveBulk(alone, c);\n      syncBlock();", None, FUSED_WEAK),
+        ("weights travel before all are made", "epilogue_(finished, c);\n    syncBlock();", None, FUSED_WEAK),
+        ("the first receiver gets no weights", "plan.kept != nullptr ? 1 : 0", "0", FUSED),
+        ("the sum kept where a slot is", "state_.destinations[0] = finished;", "", FUSED),
+    ],
+    CUDA + "collective_adamw.cu": [
+        ("masters of the place in the array", "c.offset - shardStart", "c.offset", FUSED),
+        ("a step that is to be skipped is made", "if (view.skip) {\n    return;\n  }", None,
+         "FusedStep.SkipsTogetherWithoutAMessage"),
+        ("steps are not counted", "finishAdamwStep(args.state, view);", "", FUSED),
     ],
 }
 
