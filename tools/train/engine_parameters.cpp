@@ -36,13 +36,14 @@ void EngineParameters::gradientReady(size_t parameter, const float* values) {
   engine_.gradientReady(id);
 }
 
-void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs, uint64_t seed,
-                        int rank) {
+void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs,
+                        const Registration& registration, int rank) {
   std::vector<std::vector<float>> initial(specs.size());  // to be kept until the engine is sealed
   for (size_t i = 0; i < specs.size(); ++i) {
     pealZeroParameter_t parameter = zero::parameterOf(
         specs[i].name.c_str(), {specs[i].rows, specs[i].columns}, static_cast<int>(specs[i].unit));
     parameter.dims = specs[i].columns == 1 ? 1 : 2;
+    parameter.group = i == kTokenEmbedding || i == kPositionEmbedding ? registration.embeddings : 0;
     parameter.decay = specs[i].decays ? pealZeroDecay : pealZeroNoDecay;
     const int id = engine.addParameter(parameter);
     if (id != static_cast<int>(i)) {
@@ -50,9 +51,12 @@ void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& 
     }
     if (rank == 0) {
       initial[i].resize(specs[i].count());
-      initialValues(specs[i], seed, i, initial[i].data());
+      initialValues(specs[i], registration.seed, i, initial[i].data());
       engine.setInitial(id, initial[i].data());
     }
+  }
+  for (size_t unit = 0; unit < registration.keptUnits; ++unit) {
+    engine.keepUnit(static_cast<int>(unit));
   }
   engine.seal();
 }

@@ -27,10 +27,16 @@ class EngineParameters : public ParameterAccess {
   std::vector<int64_t> entered_;  // when, per unit, for the trace
 };
 
-// Registers the parameters under their places in the list and seals the engine. Rank 0 makes the first
-// values.
-void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs, uint64_t seed,
-                        int rank);
+// What the engine is told of them beside the list.
+struct Registration {
+  uint64_t seed;     // of the first values, which rank 0 makes
+  int embeddings;    // the engine's group of the two embeddings
+  size_t keptUnits;  // so many, from unit 0 on, stay gathered from forward to backward at stage 3
+};
+
+// Registers the parameters under their places in the list and seals the engine.
+void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs,
+                        const Registration& registration, int rank);
 
 // FNV-1a over the values of all parameters in their order: the bf16 weights, or the fp32 masters.
 // Collective; the same on all ranks.

@@ -10,9 +10,10 @@ namespace peal::train {
 
 double rankBytes(const TrainOptions& options, const ModelShape& shape, int size) {
   // Bytes of a parameter that every rank holds, and that are shared out (ZeRO's formulas).
-  constexpr double kWhole[] = {16, 4, 2, 0}, kSharded[] = {0, 12, 14, 16};
+  const double optimizer = options.engine.optimizerBytes();
+  const double whole[] = {4 + optimizer, 4, 2, 0}, sharded[] = {0, optimizer, 2 + optimizer, 4 + optimizer};
   constexpr double kFirstValue = 4;
-  const double perParameter = kWhole[options.stage] + kSharded[options.stage] / size + kFirstValue;
+  const double perParameter = whole[options.stage] + sharded[options.stage] / size + kFirstValue;
   return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch, options.activations);
 }
 

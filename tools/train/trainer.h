@@ -55,6 +55,7 @@ class Trainer {
   uint64_t masterHash() { return hashParameters(engine_, model_.specs(), pealZeroMaster); }
 
   SentElements sentByAllRanks();
+  uint64_t replicaChecks() const { return replicaChecks_; }  // so far; one that fails throws
   uint64_t sumOverRanks(uint64_t value);
 
   const Model& model() const { return model_; }
@@ -64,10 +65,12 @@ class Trainer {
 
  private:
   void agree();
+  void checkReplicas(uint64_t step);
   StepResult tracedStep(bool askStop);
   double scoreWindows(const std::vector<size_t>& windows, size_t length);
   void addOverRanks(std::vector<double>& values);
   uint64_t elementsSent() const;
+  void countEvaluation(uint64_t elements);
 
   const TrainOptions& options_;
   const Text& text_;
@@ -78,7 +81,9 @@ class Trainer {
   EngineParameters access_;
   std::vector<uint32_t> inputs_, targets_;  // batch × context
   uint64_t stepsDone_ = 0;
+  uint64_t replicaChecks_ = 0;
   uint64_t evaluationElements_ = 0;      // sent by this rank outside steps
+  uint64_t gatheredAhead_ = 0;           // of them, since the last step, what the next one need not send
   double wholeLoss_ = 0;                 // of all held-out text
   uint64_t wholeLossStep_ = UINT64_MAX;  // after so many steps
 };
