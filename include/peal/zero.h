@@ -448,7 +448,7 @@ typedef struct pealZeroPlanInput {
         (uint64_t)25 << 20, 0, 0, 2, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                       \
   }
 
-/* One stage's row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,
+/* One row. Bytes of memory are exact for input.rank. Elements and bytes sent are per rank and step,
  * the mean over ranks. */
 typedef struct {
   int valid;              /* 0: this row does not apply (HSDP without a group) */
@@ -468,6 +468,8 @@ typedef struct {
   double reduceBytesSent; /* of that, gradients */
   double gatherBytesSent; /* of that, weights */
   double groupBytesSent;  /* HSDP: inside the shard group. bytesSent is then the all-reduce over replicas */
+  double replicaElements; /* HSDP: of that all-reduce, before its factor (R-1)/R: 2P/G, or 2mP/G. elements are
+                             then those sent inside the group, before the factor (G-1)/G */
   uint64_t allReduces, reduceScatters, allGathers; /* calls */
   uint64_t messages;                               /* steps of ring collectives: N-1 for each half */
   /* time, seconds per step; 0 if the machine is not given */
@@ -477,10 +479,12 @@ typedef struct {
   double tokensToHide;                 /* least tokens per rank and micro-batch that hide the rest */
 } pealZeroPlanStage_t;
 
-enum { pealZeroPlanHsdp = 4, pealZeroPlanStages = 5 };
+/* Rows after stages 0 to 3. Stage 3 inside shard groups, which is what HSDP means where nothing else is said,
+ * and stages 1 and 2 inside them. */
+enum { pealZeroPlanHsdp = 4, pealZeroPlanHsdp1 = 5, pealZeroPlanHsdp2 = 6, pealZeroPlanStages = 7 };
 
 typedef struct {
-  pealZeroPlanStage_t stages[pealZeroPlanStages]; /* 0, 1, 2, 3, HSDP */
+  pealZeroPlanStage_t stages[pealZeroPlanStages]; /* 0, 1, 2, 3, HSDP of stages 3, 1, 2 */
   double flops; /* 6 * parameters * tokens * microBatches, per rank and step */
   double forwardSeconds, backwardSeconds, computeSeconds;
   int recommended;  /* index into stages, -1: nothing fits */

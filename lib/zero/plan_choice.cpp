@@ -11,8 +11,8 @@
 namespace peal::zero {
 namespace {
 
-constexpr std::array<const char*, pealZeroPlanStages> kStageNames{"stage 0", "stage 1", "stage 2", "stage 3",
-                                                                  "HSDP"};
+constexpr std::array<const char*, pealZeroPlanStages> kStageNames{
+    "stage 0", "stage 1", "stage 2", "stage 3", "HSDP", "HSDP stage 1", "HSDP stage 2"};
 
 // Seconds where bandwidths are known, else bytes.
 double costOf(const pealZeroPlanInput_t& input, const pealZeroPlanStage_t& row) {

@@ -57,26 +57,25 @@ uint64_t bucketCount(const pealZeroPlanInput_t& input) {
 
 pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int64_t shards, int64_t shard,
                                Replicas replicas) {
-  const int sharding = std::min(stage, 3);  // HSDP is stage 3 inside the group
   const uint64_t trained = input.parameters;
-  const uint64_t owned = sharding == 0 ? trained : shardElements(trained, shards, shard);
+  const uint64_t owned = stage == 0 ? trained : shardElements(trained, shards, shard);
   const uint64_t ownedFrozen = shardElements(input.frozenParameters, shards, shard);
 
   pealZeroPlanStage_t row{};
   row.valid = 1;
   row.shardElements = owned;
-  row.weights = bytes(hasFullWeights(sharding) ? trained + input.frozenParameters : owned + ownedFrozen,
+  row.weights = bytes(hasFullWeights(stage) ? trained + input.frozenParameters : owned + ownedFrozen,
                       input.weightBytes);
-  row.gradients = bytes(hasFullGradients(sharding) ? trained : owned, input.gradientBytes);
+  row.gradients = bytes(hasFullGradients(stage) ? trained : owned, input.gradientBytes);
   row.optimizer = bytes(owned, input.optimizerBytes);
   row.modelStates = row.weights + row.gradients + row.optimizer;
 
-  row.accumulation = accumulationBytes(input, sharding, owned);
-  if (sharding == 2) {
+  row.accumulation = accumulationBytes(input, stage, owned);
+  if (stage == 2) {
     row.gradientBuffers =
         bytes(largestBucket(input), input.gradientBytes * slots(input.bucketSlots, bucketCount(input)));
   }
-  if (sharding == 3) {
+  if (stage == 3) {
     row.gradientBuffers =
         bytes(largestTrained(input), input.gradientBytes * slots(input.unitGradientSlots, input.units));
     row.unitBuffers = bytes(largestUnit(input, trained + input.frozenParameters),
@@ -85,7 +84,7 @@ pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int6
   if (replicas == Replicas::Some) {
     // A block of the largest reduction: the other ranks' parts of it, and their sum in fp32.
     const auto others = static_cast<uint64_t>(shards - 1);
-    const uint64_t block = divideUp(sharding == 3 ? largestTrained(input) : largestBucket(input), others + 1);
+    const uint64_t block = divideUp(stage == 3 ? largestTrained(input) : largestBucket(input), others + 1);
     row.replicaBuffers = bytes(block * others, input.gradientBytes) + bytes(block, 4);
   }
   const double perLayer = 34 * input.sequence * input.sequences * input.hidden;

@@ -91,100 +91,123 @@ void addTime(const Step& step, const std::vector<Phase>& phases, double moreExpo
   }
 }
 
+// What a row sends among `shards` ranks, and where: HSDP inside the group, the others over the network.
+struct Inside {
+  int64_t shards;
+  double factor;     // of elements that leave a rank
+  double bandwidth;  // 0: not known
+};
+
+Inside insideOf(const pealZeroPlanInput_t& input, int rowIndex) {
+  const bool grouped = isGrouped(rowIndex);
+  const int64_t shards = grouped ? input.group : input.ranks;
+  const bool fastGroup = grouped && input.groupBytesPerSecond > 0;
+  return {shards, others(shards), fastGroup ? input.groupBytesPerSecond : input.networkBytesPerSecond};
+}
+
+// Books what is sent inside: as the group's if there are groups.
+void addInside(const Step& step, int rowIndex, const Inside& inside, double reduceBytes, double gatherBytes,
+               uint64_t calls, pealZeroPlanStage_t& row) {
+  row.messages = static_cast<uint64_t>(inside.shards - 1) * calls;
+  const double bytes = reduceBytes + gatherBytes;
+  const double seconds = inside.bandwidth > 0 ? bytes / inside.bandwidth + static_cast<double>(row.messages) *
+                                                                               step.input.latencySeconds
+                                              : 0;
+  if (isGrouped(rowIndex)) {
+    row.groupBytesSent = bytes;
+    row.groupSeconds = seconds;
+    return;
+  }
+  row.reduceBytesSent = reduceBytes;
+  row.gatherBytesSent = gatherBytes;
+  row.bytesSent = bytes;
+  row.networkSeconds = seconds;
+}
+
+// HSDP: the all-reduce of the shards over the replicas, in `pieces`, beside the backward pass. Its first half
+// may carry wider sums.
+void addReplicas(const Step& step, uint64_t pieces, std::vector<Phase>& phases, pealZeroPlanStage_t& row) {
+  const pealZeroPlanInput_t& input = step.input;
+  const int64_t replicas = input.ranks / input.group;
+  const double sumBytes = input.replicaSumBytes > 0 ? input.replicaSumBytes : step.reduceBytes;
+  const double shard = step.trained / static_cast<double>(input.group);
+  const double once = shard * (sumBytes + step.reduceBytes) * others(replicas);
+  row.replicaElements = step.reductions * 2 * shard;
+  row.bytesSent = step.reductions * once;
+  row.reduceBytesSent = row.bytesSent;
+  if (replicas == 1) {
+    return;
+  }
+  row.allReduces = pieces * static_cast<uint64_t>(step.reductions);
+  const uint64_t messages = 2 * static_cast<uint64_t>(replicas - 1) * row.allReduces;
+  row.messages += messages;
+  if (input.networkBytesPerSecond > 0) {
+    row.networkSeconds =
+        row.bytesSent / input.networkBytesPerSecond + static_cast<double>(messages) * input.latencySeconds;
+  }
+  phases.push_back({step.backwardSeconds, step.backwardFlops, once, input.networkBytesPerSecond, pieces});
+}
+
 // Stages 0 to 2: gradients go out in buckets during backward. Stage 0 all-reduces them; the others
 // reduce-scatter them and gather the new weights while the next forward pass begins.
-void planReplicated(const Step& step, int stage, pealZeroPlanStage_t& row) {
-  const pealZeroPlanInput_t& input = step.input;
-  const double factor = others(input.ranks);
+void planReplicated(const Step& step, int rowIndex, pealZeroPlanStage_t& row) {
+  const int stage = stageOfRow(rowIndex);
+  const Inside inside = insideOf(step.input, rowIndex);
   const double reductions = stage == 2 ? step.microBatches : step.reductions;
   const double reduced = (stage == 0 ? 2 : 1) * step.trained;
   const double gathered = stage == 0 ? 0 : step.trained;
   row.elements = reductions * reduced + gathered;
-  row.reduceBytesSent = reductions * reduced * step.reduceBytes * factor;
-  row.gatherBytesSent = gathered * step.weightBytes * factor;
-  row.bytesSent = row.reduceBytesSent + row.gatherBytesSent;
   const auto reduceCalls = static_cast<uint64_t>(reductions) * step.buckets;
   row.allReduces = stage == 0 ? reduceCalls : 0;
   row.reduceScatters = stage == 0 ? 0 : reduceCalls;
   row.allGathers = stage == 0 ? 0 : step.buckets;
-  row.messages =
-      static_cast<uint64_t>(input.ranks - 1) * (2 * row.allReduces + row.reduceScatters + row.allGathers);
-  const double bandwidth = input.networkBytesPerSecond;
-  if (bandwidth > 0) {
-    row.networkSeconds = row.bytesSent / bandwidth + static_cast<double>(row.messages) * input.latencySeconds;
-  }
-  const double once = row.reduceBytesSent / reductions;
+  const double once = reduced * step.reduceBytes * inside.factor;
+  const double gatherBytes = gathered * step.weightBytes * inside.factor;
+  addInside(step, rowIndex, inside, reductions * once, gatherBytes,
+            2 * row.allReduces + row.reduceScatters + row.allGathers, row);
   // Reductions of micro-batches before the last have the whole next micro-batch to hide behind.
-  const double before =
-      bandwidth > 0
-          ? (reductions - 1) * std::max(0.0, once / bandwidth - step.forwardSeconds - step.backwardSeconds)
-          : 0;
-  addTime(step,
-          {{step.backwardSeconds, step.backwardFlops, once, bandwidth, step.buckets},
-           {step.forwardSeconds, step.forwardFlops, row.gatherBytesSent, bandwidth, step.buckets}},
-          before, row);
+  const double before = inside.bandwidth > 0
+                            ? (reductions - 1) * std::max(0.0, once / inside.bandwidth - step.forwardSeconds -
+                                                                   step.backwardSeconds)
+                            : 0;
+  std::vector<Phase> phases{
+      {step.backwardSeconds, step.backwardFlops, once, inside.bandwidth, step.buckets},
+      {step.forwardSeconds, step.forwardFlops, gatherBytes, inside.bandwidth, step.buckets}};
+  if (isGrouped(rowIndex)) {
+    addReplicas(step, step.buckets, phases, row);
+  }
+  addTime(step, phases, before, row);
 }
 
-// Stage 3 over `shards` ranks, and for HSDP the all-reduce of the shards over the replicas.
-void planSharded(const Step& step, int stage, int64_t shards, pealZeroPlanStage_t& row) {
+// Stage 3: units are gathered for each pass and their gradients reduce-scattered, in every micro-batch.
+void planSharded(const Step& step, int rowIndex, pealZeroPlanStage_t& row) {
   const pealZeroPlanInput_t& input = step.input;
-  const int64_t replicas = input.ranks / shards;
-  const bool grouped = stage == pealZeroPlanHsdp;
+  const Inside inside = insideOf(input, rowIndex);
   const double unitsKept = input.reshardAfterForward != 0
                                ? static_cast<double>(input.keptUnits) / static_cast<double>(step.units)
                                : 1;
-  const double factor = others(shards);
   const double m = step.microBatches;
-  const double forwardBytes = step.all * step.weightBytes * factor;
+  const double forwardBytes = step.all * step.weightBytes * inside.factor;
   const double backwardBytes = forwardBytes * (1 - unitsKept);
-  const double reduceBytes = step.trained * step.reduceBytes * factor;
-  const double inside = m * (forwardBytes + backwardBytes + reduceBytes);
+  const double reduceBytes = step.trained * step.reduceBytes * inside.factor;
   row.elements = m * (step.trained + (2 - unitsKept) * step.all);
   row.reduceScatters = step.units * static_cast<uint64_t>(input.microBatches);
   const uint64_t regathered =
       input.reshardAfterForward != 0 ? step.units - std::min(step.units, input.keptUnits) : 0;
   row.allGathers = (step.units + regathered) * static_cast<uint64_t>(input.microBatches);
-  const uint64_t insideMessages = static_cast<uint64_t>(shards - 1) * (row.reduceScatters + row.allGathers);
+  addInside(step, rowIndex, inside, m * reduceBytes, m * (forwardBytes + backwardBytes),
+            row.reduceScatters + row.allGathers, row);
 
   std::vector<Phase> phases;
-  const bool fastGroup = grouped && input.groupBytesPerSecond > 0;
-  const double bandwidth = fastGroup ? input.groupBytesPerSecond : input.networkBytesPerSecond;
-  phases.push_back({step.forwardSeconds, step.forwardFlops, forwardBytes, bandwidth, step.units});
+  phases.push_back({step.forwardSeconds, step.forwardFlops, forwardBytes, inside.bandwidth, step.units});
   phases.push_back(
-      {step.backwardSeconds, step.backwardFlops, backwardBytes + reduceBytes, bandwidth, step.units});
+      {step.backwardSeconds, step.backwardFlops, backwardBytes + reduceBytes, inside.bandwidth, step.units});
   double perMicroBatch = 0;
   for (const Phase& phase : phases) {
     perMicroBatch += exposed(phase);
   }
-  const double insideSeconds =
-      bandwidth > 0 ? inside / bandwidth + static_cast<double>(insideMessages) * input.latencySeconds : 0;
-  row.messages = insideMessages;
-  if (!grouped) {
-    row.reduceBytesSent = m * reduceBytes;
-    row.gatherBytesSent = m * (forwardBytes + backwardBytes);
-    row.bytesSent = inside;
-    row.networkSeconds = insideSeconds;
-    addTime(step, phases, (m - 1) * perMicroBatch, row);
-    return;
-  }
-  row.groupBytesSent = inside;
-  row.groupSeconds = insideSeconds;
-  // An all-reduce's two halves, whose first may carry wider sums.
-  const double sumBytes = input.replicaSumBytes > 0 ? input.replicaSumBytes : step.reduceBytes;
-  const double once =
-      step.trained / static_cast<double>(shards) * (sumBytes + step.reduceBytes) * others(replicas);
-  row.bytesSent = step.reductions * once;
-  row.reduceBytesSent = row.bytesSent;
-  if (replicas > 1) {
-    row.allReduces = step.units * static_cast<uint64_t>(step.reductions);
-    const uint64_t replicaMessages = 2 * static_cast<uint64_t>(replicas - 1) * row.allReduces;
-    row.messages += replicaMessages;
-    if (input.networkBytesPerSecond > 0) {
-      row.networkSeconds = row.bytesSent / input.networkBytesPerSecond +
-                           static_cast<double>(replicaMessages) * input.latencySeconds;
-    }
-    phases.push_back(
-        {step.backwardSeconds, step.backwardFlops, once, input.networkBytesPerSecond, step.units});
+  if (isGrouped(rowIndex)) {
+    addReplicas(step, step.units, phases, row);
   }
   addTime(step, phases, (m - 1) * perMicroBatch, row);
 }
@@ -222,20 +245,21 @@ Result<pealZeroPlan_t> makePlan(const pealZeroPlanInput_t& input) {
   plan.backwardSeconds = step.microBatches * step.backwardSeconds;
   plan.computeSeconds = plan.forwardSeconds + plan.backwardSeconds;
   plan.flops = (step.forwardFlops + step.backwardFlops) * input.tokens * step.microBatches;
-  for (int stage = 0; stage < pealZeroPlanStages; ++stage) {
-    if (stage == pealZeroPlanHsdp && input.group == 0) {
+  for (int index = 0; index < pealZeroPlanStages; ++index) {
+    if (isGrouped(index) && input.group == 0) {
       continue;
     }
-    const int64_t shards = stage == pealZeroPlanHsdp ? input.group : input.ranks;
-    pealZeroPlanStage_t& row = plan.stages[stage];
+    const int stage = stageOfRow(index);
+    const int64_t shards = isGrouped(index) ? input.group : input.ranks;
+    pealZeroPlanStage_t& row = plan.stages[index];
     row = planMemory(input, stage, shards, input.rank % shards,
                      shards < input.ranks ? Replicas::Some : Replicas::None);
     row.fits = input.deviceBytes <= 0 || static_cast<double>(row.total) <= input.deviceBytes ? 1 : 0;
     row.ranksNeeded = shardsNeeded(input, stage);
     if (stage <= 2) {
-      planReplicated(step, stage, row);
+      planReplicated(step, index, row);
     } else {
-      planSharded(step, stage, shards, row);
+      planSharded(step, index, row);
     }
   }
   recommendStage(input, plan);

@@ -52,6 +52,63 @@ TEST_F(RunTest, microBatchesAndBucketsDoNotChangeTheBits) {
   }
 }
 
+// The bits of one group, and the bytes of the planner inside and between groups: exit code 0 says the latter,
+// too. Here the numbers are worked out by hand.
+TEST_F(RunTest, shardGroupsGiveTheSameBits) {
+  for (const uint64_t m : {1, 2}) {
+    const Arguments common = {"--ranks", "6", "--steps", "3", "--accumulate", std::to_string(m)};
+    const json expected = bits(train(common));
+    const std::vector<std::pair<int, int>> one = {{1, 3}, {2, 2}, {3, 2}, {3, 6}};
+    const std::vector<std::pair<int, int>> two = {{1, 2}, {2, 1}, {3, 3}};
+    for (const auto& [stage, group] : m == 1 ? one : two) {
+      Arguments arguments = common;
+      arguments.insert(arguments.end(),
+                       {"--stage", std::to_string(stage), "--shard-group", std::to_string(group)});
+      const std::vector<json> events = train(arguments);
+      ASSERT_FALSE(events.empty());
+      EXPECT_EQ(bits(events), expected) << "stage " << stage << ", groups of " << group;
+      const uint64_t P = events.front().at("parameters"), R = 6 / group;
+      const json& end = events.back();
+      EXPECT_EQ(end.at("elementsSent"), 3 * R * (group - 1) * P * (stage == 3 ? 3 * m : m + 1));
+      EXPECT_EQ(end.at("bytesSent"), 2 * end.at("elementsSent").get<uint64_t>());
+      EXPECT_EQ(end.at("bytesSent"), end.at("bytesSentFormula"));
+      EXPECT_EQ(end.at("ranksWithOtherMemory"), 0);
+      if (R == 1) {
+        EXPECT_TRUE(end.at("betweenGroups").is_null());
+        continue;
+      }
+      const json& between = end.at("betweenGroups");
+      EXPECT_EQ(between.at("elementsSent"), 3 * (R - 1) * 2 * m * P);
+      EXPECT_EQ(between.at("bytesSent"), 3 * (R - 1) * (4 + 2) * m * P);
+      EXPECT_EQ(between.at("bytesSent"), between.at("bytesSentFormula"));
+    }
+  }
+}
+
+TEST_F(RunTest, shardGroupsThatAddUpLocallyMeetOnceAStep) {
+  for (const char* stage : {"1", "2", "3"}) {
+    const std::vector<json> events = train({"--ranks", "4", "--steps", "2", "--accumulate", "3",
+                                            "--accumulate-locally", "--stage", stage, "--shard-group", "2"});
+    const json& between = events.back().at("betweenGroups");
+    EXPECT_EQ(between.at("elementsSent"), 2 * 2 * events.front().at("parameters").get<uint64_t>());
+    EXPECT_EQ(between.at("bytesSent"), between.at("bytesSentFormula"));
+  }
+}
+
+TEST_F(RunTest, saysWhichShardGroupsAreImpossible) {
+  const auto refused = [](const Arguments& more) {
+    const CommandResult result = Command(commandLine(kTiny, more)).wait();
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    return result.output;
+  };
+  EXPECT_IN("--shard-group 4 does not divide the 6 ranks: use one of 1, 2, 3, 6",
+            refused({"--ranks", "6", "--shard-group", "4"}));
+  EXPECT_IN("--shard-group 8 is more than the 2 ranks: use one of 1, 2",
+            refused({"--ranks", "2", "--shard-group", "8"}));
+  EXPECT_IN("--shard-group 2 needs --stage 1, 2 or 3",
+            refused({"--ranks", "2", "--stage", "0", "--shard-group", "2"}));
+}
+
 TEST_F(RunTest, recomputingActivationsGivesTheSameBitsInLessMemory) {
   const Arguments common = {"--ranks", "2", "--steps", "3", "--layers", "4", "--stage", "3"};
   Arguments thrifty = common;

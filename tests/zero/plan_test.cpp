@@ -141,14 +141,58 @@ TEST(Plan, OneRankSendsNothing) {
   EXPECT_EQ(plans.stages[pealZeroPlanHsdp].valid, 0);
 }
 
-TEST(Plan, HsdpOverAllRanksIsStage3) {
+constexpr std::pair<int, int> kGroupedRows[] = {
+    {1, pealZeroPlanHsdp1}, {2, pealZeroPlanHsdp2}, {3, pealZeroPlanHsdp}};
+
+TEST(Plan, HsdpOverAllRanksIsItsStage) {
   pealZeroPlanInput_t input = inputOf(1003, 4);
   input.group = 4;
+  input.microBatches = 3;
+  input.flopsPerSecond = 1e6;
+  input.networkBytesPerSecond = 1e4;
+  input.latencySeconds = 1e-3;
+  input.tokens = 2;
   const pealZeroPlan_t plans = plan(input);
-  const pealZeroPlanStage_t& hsdp = plans.stages[pealZeroPlanHsdp];
-  EXPECT_EQ(hsdp.modelStates, plans.stages[3].modelStates);
-  EXPECT_EQ(hsdp.groupBytesSent, plans.stages[3].bytesSent);
-  EXPECT_EQ(hsdp.bytesSent, 0);
+  for (const auto& [stage, row] : kGroupedRows) {
+    const pealZeroPlanStage_t& flat = plans.stages[stage];
+    const pealZeroPlanStage_t& hsdp = plans.stages[row];
+    EXPECT_EQ(hsdp.total, flat.total);
+    EXPECT_EQ(hsdp.elements, flat.elements);
+    EXPECT_EQ(hsdp.groupBytesSent, flat.bytesSent);
+    EXPECT_EQ(hsdp.groupSeconds, flat.networkSeconds);
+    EXPECT_EQ(hsdp.exposedSeconds, flat.exposedSeconds);
+    EXPECT_EQ(hsdp.messages, flat.messages);
+    EXPECT_EQ(hsdp.bytesSent, 0);
+    EXPECT_EQ(hsdp.allReduces, 0u);
+  }
+}
+
+// In groups each row divides and sends what its stage does on as many ranks as a group has, and between
+// groups 4 + 2 bytes for each of 1/G of the elements: once a step, or for each micro-batch.
+TEST(Plan, HsdpIsItsStageInTheGroupAndAnAllReduceBetween) {
+  for (const int each : {0, 1}) {
+    pealZeroPlanInput_t input = inputOf(1200, 12);
+    input.group = 3;
+    input.units = 4;
+    input.microBatches = 5;
+    input.reduceEachMicroBatch = each;
+    input.replicaSumBytes = 4;
+    pealZeroPlanInput_t one = input;
+    one.ranks = 3;
+    one.group = 0;
+    for (const auto& [stage, index] : kGroupedRows) {
+      const pealZeroPlanStage_t inGroup = plan(one).stages[stage];
+      const pealZeroPlanStage_t row = plan(input).stages[index];
+      EXPECT_EQ(row.modelStates, inGroup.modelStates);
+      EXPECT_EQ(row.accumulation, inGroup.accumulation);
+      EXPECT_GT(row.replicaBuffers, 0u);
+      EXPECT_EQ(row.elements, inGroup.elements);
+      EXPECT_EQ(row.groupBytesSent, inGroup.bytesSent);
+      const int reductions = each != 0 ? 5 : 1;
+      EXPECT_DOUBLE_EQ(row.replicaElements, reductions * 2 * 400);
+      EXPECT_DOUBLE_EQ(row.bytesSent, reductions * 400 * (4 + 2) * 3 / 4.0);
+    }
+  }
 }
 
 TEST(Plan, WrongInputSaysWhichField) {

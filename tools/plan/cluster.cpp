@@ -100,7 +100,7 @@ Cluster partOf(const Cluster& cluster, int64_t ranks, int64_t group) {
 LinkUse linkUse(const Cluster& cluster, const pealZeroPlanInput_t& input, const pealZeroPlanStage_t& row,
                 int stage) {
   LinkUse use;
-  if (stage == pealZeroPlanHsdp) {
+  if (stage >= pealZeroPlanHsdp) {
     const bool groupInNode = input.group <= cluster.ranksPerNode;
     const int64_t replicas = input.ranks / input.group;
     addCollective(row.groupBytesSent, input.group, groupInNode ? input.group : cluster.ranksPerNode, use);

@@ -50,6 +50,10 @@ void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
   app.add_option("--reduce-bytes", input.reduceBytes,
                  "bytes per gradient while it is sent; 0: those of the gradient")
       ->capture_default_str();
+  app.add_option("--replica-sum-bytes", input.replicaSumBytes,
+                 "HSDP: bytes per element of sums on their way between groups; peal's engine: 4; 0: those of "
+                 "--reduce-bytes, as in the published formula")
+      ->capture_default_str();
   app.add_option("--units", input.units, "stage 3: units that are gathered one by one, such as layers");
   addQuantity(app, "--unit-elements", input.unitElements, Quantity::Count, "parameters of the largest unit");
   addQuantity(app, "--bucket-bytes", input.bucketBytes, Quantity::Amount,
@@ -87,17 +91,18 @@ std::vector<int> chosenStages(const std::string& text, const pealZeroPlanInput_t
   if (text != "all") {
     for (int stage = 0; stage < pealZeroPlanStages; ++stage) {
       if (text == stageName(stage)) {
-        if (stage == pealZeroPlanHsdp && input.group == 0) {
-          throw UsageError("--stage hsdp needs --group: how many ranks share one copy of the model");
+        if (stage >= pealZeroPlanHsdp && input.group == 0) {
+          throw UsageError(
+              fmt::format("--stage {} needs --group: how many ranks share one copy of the model", text));
         }
         return {stage};
       }
     }
-    throw UsageError(fmt::format("--stage {} is none of all, 0, 1, 2, 3 and hsdp", text));
+    throw UsageError(fmt::format("--stage {} is none of all, 0, 1, 2, 3, hsdp, hsdp1 and hsdp2", text));
   }
   std::vector<int> stages{0, 1, 2, 3};
   if (input.group > 0) {
-    stages.push_back(pealZeroPlanHsdp);
+    stages.insert(stages.end(), {pealZeroPlanHsdp1, pealZeroPlanHsdp2, pealZeroPlanHsdp});
   }
   return stages;
 }
@@ -140,7 +145,10 @@ int run(int argc, char** argv) {
                  "a described topology (docs/TOPOLOGY.md): also show bytes and time by link class; without a "
                  "file: PEAL_TOPOLOGY_FILE, else this machine")
       ->expected(0, 1);
-  app.add_option("-s,--stage", stage, "all, 0, 1, 2, 3 or hsdp: the columns to show")->capture_default_str();
+  app.add_option("-s,--stage", stage,
+                 "all, 0, 1, 2, 3, hsdp (stage 3 in groups), hsdp1 or hsdp2 (stages 1 and 2 in groups): the "
+                 "columns to show")
+      ->capture_default_str();
   app.add_flag("--no-reshard", noReshard, "stage 3: keep units gathered from forward to backward");
   app.add_flag("--reduce-each", reduceEach, "reduce the gradients of every micro-batch at every stage");
   app.add_flag("--json", json, "print JSON instead of the table");

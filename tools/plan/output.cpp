@@ -10,9 +10,11 @@
 namespace peal::tools {
 namespace {
 
-constexpr std::array<const char*, pealZeroPlanStages> kNames{"0", "1", "2", "3", "hsdp"};
+constexpr std::array<const char*, pealZeroPlanStages> kNames{"0", "1", "2", "3", "hsdp", "hsdp1", "hsdp2"};
+constexpr std::array<const char*, pealZeroPlanStages> kTitles{
+    "stage 0", "stage 1", "stage 2", "stage 3", "HSDP", "HSDP stage 1", "HSDP stage 2"};
 constexpr size_t kLabelWidth = 34;
-constexpr size_t kColumnWidth = 12;
+constexpr size_t kColumnWidth = 14;
 
 using Row = pealZeroPlanStage_t;
 using Cell = std::function<std::string(const Row&)>;
@@ -34,8 +36,7 @@ class Table {
   void title(const std::string& text) {
     text_ += fmt::format("\n{:<{}}", text, kLabelWidth);
     for (const int stage : stages_) {
-      text_ += fmt::format("{:>{}}", stage == pealZeroPlanHsdp ? "HSDP" : fmt::format("stage {}", stage),
-                           kColumnWidth);
+      text_ += fmt::format("{:>{}}", kTitles.at(static_cast<size_t>(stage)), kColumnWidth);
     }
     text_ += '\n';
   }
@@ -163,6 +164,7 @@ nlohmann::ordered_json stageJson(const Row& row) {
             {"reduceBytesSent", row.reduceBytesSent},
             {"gatherBytesSent", row.gatherBytesSent},
             {"groupBytesSent", row.groupBytesSent},
+            {"replicaElements", row.replicaElements},
             {"allReduces", row.allReduces},
             {"reduceScatters", row.reduceScatters},
             {"allGathers", row.allGathers},
@@ -203,12 +205,9 @@ std::string planTable(const pealZeroPlanInput_t& input, const pealZeroPlan_t& pl
     text += fmt::format(", {} micro-batches", input.microBatches);
   }
   text += '\n' + table.text() + '\n';
-  text += plan.recommended < 0
-              ? fmt::format("Recommended: none. {}\n", plan.reason)
-              : fmt::format(
-                    "Recommended: {}. {}\n",
-                    plan.recommended == pealZeroPlanHsdp ? "HSDP" : fmt::format("stage {}", plan.recommended),
-                    plan.reason);
+  text += plan.recommended < 0 ? fmt::format("Recommended: none. {}\n", plan.reason)
+                               : fmt::format("Recommended: {}. {}\n",
+                                             kTitles.at(static_cast<size_t>(plan.recommended)), plan.reason);
   return text;
 }
 
@@ -225,6 +224,7 @@ nlohmann::ordered_json planJson(const pealZeroPlanInput_t& input, const pealZero
                    {"gradientBytes", input.gradientBytes},
                    {"optimizerBytes", input.optimizerBytes},
                    {"reduceBytes", input.reduceBytes},
+                   {"replicaSumBytes", input.replicaSumBytes},
                    {"tokens", input.tokens},
                    {"flopsPerSecond", input.flopsPerSecond},
                    {"networkBytesPerSecond", input.networkBytesPerSecond},

@@ -29,6 +29,7 @@ int trainMain(int argc, char** argv) {
   shape.vocabulary = text.vocabulary();
   const bool isLaunched = launch.size > 1;
   const int size = isLaunched ? launch.size : std::max(options.ranks.processes, 1);
+  checkShardGroup(options, size);
   if (!options.resumePath.empty()) {
     continueRun(options, text, size);
   }

@@ -13,7 +13,8 @@ double rankBytes(const TrainOptions& options, const ModelShape& shape, int size)
   const double optimizer = options.engine.optimizerBytes();
   const double whole[] = {4 + optimizer, 4, 2, 0}, sharded[] = {0, optimizer, 2 + optimizer, 4 + optimizer};
   constexpr double kFirstValue = 4;
-  const double perParameter = whole[options.stage] + sharded[options.stage] / size + kFirstValue;
+  const double perParameter =
+      whole[options.stage] + sharded[options.stage] / options.shards(size) + kFirstValue;
   return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch, options.activations);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <vector>
 
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
@@ -43,14 +44,21 @@ void addTraining(CLI::App& app, TrainOptions& options) {
                  "ZeRO stage: 0 shards nothing, 1 optimizer state, 2 and gradients, 3 and parameters")
       ->check(CLI::Range(0, 3))
       ->group(group);
+  app.add_option("--shard-group", options.shardGroup,
+                 "HSDP, stages 1 to 3: share the state among so many neighbouring ranks, such as those of a "
+                 "node; each such group holds a replica")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group)
+      ->default_str("all ranks");
   app.add_option("--batch", options.batch, "Sequences of each rank in a micro-batch")
       ->check(count)
       ->group(group);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of a step")->check(count)->group(group);
   app.add_flag_callback(
          "--accumulate-locally", [&options] { options.accumulation = Accumulation::Local; },
-         "Stages 0 and 1 add up micro-batches on each rank and reduce once: less traffic, but other "
-         "roundings than stages 2 and 3")
+         "Stages 0 and 1 add up micro-batches on each rank and reduce once, stages 2 and 3 add them up in "
+         "the "
+         "shard groups, which exchange sums once: less traffic, other roundings")
       ->group(group);
   app.add_flag_callback(
          "--recompute", [&options] { options.activations = Activations::Recomputed; },
@@ -278,6 +286,27 @@ void checkOptions(const TrainOptions& options) {
   }
   if (!options.plotPath.empty()) {
     tools::checkPlotPath(options.plotPath);
+  }
+}
+
+void checkShardGroup(const TrainOptions& options, int size) {
+  const int group = options.shardGroup;
+  if (group == 0) {
+    return;
+  }
+  if (options.stage == 0) {
+    throw UsageError(fmt::format("--shard-group {} needs --stage 1, 2 or 3: stage 0 shares nothing", group));
+  }
+  if (size % group != 0) {
+    std::vector<int> divisors;
+    for (int divisor = 1; divisor <= size; ++divisor) {
+      if (size % divisor == 0) {
+        divisors.push_back(divisor);
+      }
+    }
+    throw UsageError(fmt::format("--shard-group {} {} {} rank{}: use one of {}", group,
+                                 group > size ? "is more than the" : "does not divide the", size,
+                                 size == 1 ? "" : "s", fmt::join(divisors, ", ")));
   }
 }
 

@@ -13,7 +13,7 @@ namespace peal::train {
 // What the micro-batches of a step do at stages 0 and 1.
 enum class Accumulation {
   SameBits,  // reduced one by one, as stages 2 and 3 must: every stage gives the same bits
-  Local      // added up on the rank in fp32 and reduced once: less traffic
+  Local      // added up on the rank, or stages 2 and 3 in the shard group, in fp32 and reduced once
 };
 
 enum class Tokenizer { Characters, Bpe };
@@ -33,6 +33,7 @@ struct EngineChoices {
 struct TrainOptions {
   tools::RankOptions ranks;
   int stage = 2;
+  int shardGroup = 0;                  // ranks that share one copy of the state; 0: all
   ModelShape shape{4, 128, 4, 64, 0};  // the vocabulary comes from the text
   size_t batch = 8;                    // sequences of one rank in one micro-batch
   size_t accumulate = 1;               // micro-batches of a step
@@ -72,6 +73,10 @@ struct TrainOptions {
   uint64_t firstStep = 0;            // steps made before this run
   uint64_t sequences = 0;            // of all ranks in a step; 0: all that batch and accumulate have room for
 
+  // Ranks of a shard group, and whether there are several.
+  int shards(int rankCount) const { return shardGroup > 0 ? shardGroup : rankCount; }
+  bool hasReplicas(int rankCount) const { return stage > 0 && shards(rankCount) < rankCount; }
+
   // Sequences of all ranks and micro-batches in one step: the slots of the data order.
   uint64_t sequencesPerStep(int rankCount) const {
     return sequences > 0 ? sequences : batch * accumulate * static_cast<uint64_t>(rankCount);
@@ -83,6 +88,8 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options);
 
 // Throws UsageError naming what does not fit together.
 void checkOptions(const TrainOptions& options);
+// The same of --shard-group and the number of ranks, once that is known.
+void checkShardGroup(const TrainOptions& options, int size);
 
 // Linear from 0 to learningRate over the warm-up, then half a cosine down to minLearningRate at the last
 // step. step counts from 1.

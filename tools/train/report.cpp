@@ -59,11 +59,12 @@ void Reporter::start(const Trainer& trainer) {
   }
   fmt::print("model: {} parameters: {} layers, width {}, {} heads, context {}\n", grouped(parameters),
              shape.layers, shape.width, shape.heads, shape.context);
-  fmt::print("ranks: {} ({}), ZeRO stage {}; a step is {} tokens: {} sequences x {} micro-batches per rank\n",
-             context_.size,
-             context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
-             options_.stage, grouped(options_.sequencesPerStep(context_.size) * shape.context),
-             options_.batch, options_.accumulate);
+  fmt::print(
+      "ranks: {} ({}), ZeRO stage {}{}; a step is {} tokens: {} sequences x {} micro-batches per rank\n",
+      context_.size, context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
+      options_.stage,
+      options_.hasReplicas(context_.size) ? fmt::format(" in groups of {}", options_.shardGroup) : "",
+      grouped(options_.sequencesPerStep(context_.size) * shape.context), options_.batch, options_.accumulate);
   fmt::print("compute: one core per rank, OpenBLAS kernels {}, own loops {}\n\n", blas().kernels,
              kernels().name);
   std::fflush(stdout);
@@ -90,6 +91,7 @@ void Reporter::start(const Trainer& trainer) {
                   {"launcher", context_.launcher},
                   {"stage", options_.stage},
                   {"optimizerBytes", options_.engine.optimizerBytes()},
+                  {"shardGroup", options_.shards(context_.size)},
                   {"seed", options_.seed},
                   {"blasKernels", blas().kernels},
                   {"loops", kernels().name}});
@@ -177,7 +179,7 @@ void Reporter::sample(uint64_t step, const std::string& text) {
 
 // What the run achieved, and the planner's prediction of it from a few steps at the beginning.
 nlohmann::json Reporter::printSpeed(const Summary& summary) {
-  const Speed speed = speedOf(summary, options_.stage, times_);
+  const Speed speed = speedOf(summary, times_);
   if (!speed.isKnown) {
     return nullptr;
   }
@@ -227,11 +229,18 @@ void Reporter::printMemory(const Summary& summary) {
     fmt::print("  {} of {} ranks have an arena whose size is not the planned one\n",
                summary.ranksWithOtherMemory, context_.size);
   }
-  fmt::print("\n{:<34} {:>15} {:>15}\n", "elements sent, all ranks", "measured", "formula");
-  fmt::print("  {:<32} {:>15} {:>15}  {}, steps x (N-1) x {}\n",
-             fmt::format("training, {} steps", summary.stepsHere), grouped(summary.sent.training),
-             grouped(summary.sentFormula), verdict(summary.sentAgrees()), elementsFormula(options_));
-  fmt::print("  {:<32} {:>15}\n", "held-out losses and samples", grouped(summary.sent.evaluation));
+}
+
+void Reporter::printSent(const Summary& summary) {
+  fmt::print("\n{:<34} {:>15} {:>15}\n", "sent by all ranks", "measured", "formula");
+  for (const SentLine& line : summary.sent) {
+    fmt::print("  {:<32} {:>15} {:>15}  {}, {}\n",
+               fmt::format("{}, {} steps: elements", line.where, summary.stepsHere), grouped(line.elements),
+               grouped(line.elementsFormula), verdict(line.elements == line.elementsFormula), line.formula);
+    fmt::print("  {:<32} {:>15} {:>15}  {}\n", "  bytes", grouped(line.bytes), grouped(line.bytesFormula),
+               verdict(line.bytes == line.bytesFormula));
+  }
+  fmt::print("  {:<32} {:>15}\n", "held-out and samples: elements", grouped(summary.sentEvaluating));
   if (summary.replicaChecks > 0) {
     fmt::print("\nwhat ranks hold alike was compared {} times, by hashes: equal\n", summary.replicaChecks);
   }
@@ -249,6 +258,7 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
              summary.trainingSeconds > 0 ? static_cast<double>(tokens) / summary.trainingSeconds : 0);
   const nlohmann::json speed = printSpeed(summary);
   printMemory(summary);
+  printSent(summary);
   fmt::print("\nheld-out loss {:.4f} nats per character on all {} held-out characters\n", summary.heldOutLoss,
              grouped(text_.heldOutCharacters().size()));
   const double perToken = summary.heldOutLoss * static_cast<double>(text_.heldOutCharacters().size()) /
@@ -269,6 +279,14 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                       {"plannedBytes", line.plannedBytes},
                       {"modelState", line.isModelState}});
   }
+  nlohmann::json between = nullptr;
+  if (summary.sent.size() > 1) {
+    const SentLine& line = summary.sent[1];
+    between = {{"elementsSent", line.elements},
+               {"elementsSentFormula", line.elementsFormula},
+               {"bytesSent", line.bytes},
+               {"bytesSentFormula", line.bytesFormula}};
+  }
   metrics_.write({{"event", "end"},
                   {"reason", reason},
                   {"steps", summary.steps},
@@ -287,9 +305,12 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},
                   {"replicaChecks", summary.replicaChecks},
-                  {"elementsSent", summary.sent.training},
-                  {"elementsSentFormula", summary.sentFormula},
-                  {"elementsSentEvaluating", summary.sent.evaluation}});
+                  {"elementsSent", summary.sent.front().elements},
+                  {"elementsSentFormula", summary.sent.front().elementsFormula},
+                  {"bytesSent", summary.sent.front().bytes},
+                  {"bytesSentFormula", summary.sent.front().bytesFormula},
+                  {"betweenGroups", between},
+                  {"elementsSentEvaluating", summary.sentEvaluating}});
   if (!options_.plotPath.empty()) {
     tools::plot(chart(options_, text_.name(), history_, summary), options_.plotPath);
     fmt::print("drawn: {}\n", options_.plotPath);

@@ -1,5 +1,6 @@
 // What peal-train prints and draws. The ranks gather what was measured together; rank 0 alone prints.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -24,6 +25,15 @@ struct MemoryLine {
   bool isModelState;
 };
 
+// What was sent, over all links or one kind of them.
+struct SentLine {
+  std::string where;
+  uint64_t elements, elementsFormula;
+  uint64_t bytes, bytesFormula;
+  std::string formula;  // of elements
+  bool agrees() const { return elements == elementsFormula && bytes == bytesFormula; }
+};
+
 struct Summary {
   uint64_t steps, stepsHere;  // with those before a checkpoint, and without
   double trainingSeconds;     // without evaluation and samples
@@ -36,13 +46,16 @@ struct Summary {
   uint64_t workspaceBytes, workspaceFormulaBytes;  // the model's own memory: not the engine's, but beside it
   pealZeroPlanInput_t planned;                     // of this rank
   pealZeroPlan_t plan;
+  int planRow;  // in it, of this run
   uint64_t parameters;
-  SentElements sent;
+  std::vector<SentLine> sent;  // for training, by all ranks in all steps
+  uint64_t sentEvaluating;     // elements
   uint64_t replicaChecks;
-  uint64_t sentFormula;             // of all ranks in all steps
   double bigramLoss, fourGramLoss;  // rank 0
   bool memoryAgrees() const { return ranksWithOtherMemory == 0; }
-  bool sentAgrees() const { return sent.training == sentFormula; }
+  bool sentAgrees() const {
+    return std::all_of(sent.begin(), sent.end(), [](const SentLine& line) { return line.agrees(); });
+  }
 };
 
 // Of one step on this rank, or the mean of several.
@@ -59,7 +72,7 @@ struct Speed {
   double flopsPerSecond, networkBytesPerSecond;
   double predictedSeconds, predictedExposedSeconds;
 };
-Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& times);
+Speed speedOf(const Summary& summary, const std::vector<StepTimes>& times);
 
 // Of the communication that went on while the model computed.
 double hiddenShare(double communicationSeconds, double waitSeconds);
@@ -84,6 +97,7 @@ class Reporter {
  private:
   nlohmann::json printSpeed(const Summary& summary);
   void printMemory(const Summary& summary);
+  void printSent(const Summary& summary);
   void draw(const Summary& summary);
 
   const TrainOptions& options_;
@@ -102,8 +116,7 @@ class Reporter {
 nlohmann::json chart(const TrainOptions& options, const std::string& textName, const History& history,
                      const Summary& summary);
 
-// The formula of ZeRO for the bytes of model states per rank, and for the elements of a step, as text.
+// The formula of ZeRO for the bytes of model states per rank, as text.
 std::string memoryFormula(const TrainOptions& options);
-std::string elementsFormula(const TrainOptions& options);
 
 }  // namespace peal::train

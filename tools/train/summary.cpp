@@ -12,18 +12,22 @@ namespace peal::train {
 
 std::string memoryFormula(const TrainOptions& options) {
   const int optimizer = options.engine.optimizerBytes();
+  const char* shards = options.shardGroup > 0 ? "G" : "N";
   switch (options.stage) {
     case 0:
       return fmt::format("{}P", 4 + optimizer);
     case 1:
-      return fmt::format("4P + {}P/N", optimizer);
+      return fmt::format("4P + {}P/{}", optimizer, shards);
     case 2:
-      return fmt::format("2P + {}P/N", 2 + optimizer);
+      return fmt::format("2P + {}P/{}", 2 + optimizer, shards);
     default:
-      return fmt::format("{}P/N", 4 + optimizer);
+      return fmt::format("{}P/{}", 4 + optimizer, shards);
   }
 }
 
+namespace {
+
+// Of a step, before the factor for the ranks; inside groups if there are such.
 std::string elementsFormula(const TrainOptions& options) {
   const size_t m = options.accumulate;
   const bool isReducedOnce = m == 1 || options.accumulation == Accumulation::Local;
@@ -39,11 +43,36 @@ std::string elementsFormula(const TrainOptions& options) {
   }
 }
 
+// What all ranks sent for training and what the planner says, which speaks of one rank's mean.
+std::vector<SentLine> sentLines(const TrainOptions& options, const Summary& summary, const Sent& sent,
+                                int size) {
+  const pealZeroPlanStage_t& row = summary.plan.stages[summary.planRow];
+  const auto ofAll = [&](double perRank) {
+    return static_cast<uint64_t>(std::llround(perRank * size)) * summary.stepsHere;
+  };
+  const auto elements = static_cast<uint64_t>(std::llround(row.elements)) * summary.stepsHere;
+  const std::string perStep = elementsFormula(options);
+  if (!options.hasReplicas(size)) {
+    return {{"training", sent.elements, elements * static_cast<uint64_t>(size - 1), sent.bytes,
+             ofAll(row.bytesSent), fmt::format("steps x (N-1) x {}", perStep)}};
+  }
+  const auto shards = static_cast<uint64_t>(options.shardGroup);
+  const uint64_t replicas = static_cast<uint64_t>(size) / shards;
+  const auto between = static_cast<uint64_t>(std::llround(row.replicaElements * options.shardGroup));
+  const size_t times = options.accumulation == Accumulation::SameBits ? options.accumulate : 1;
+  return {{"in groups", sent.elements, elements * replicas * (shards - 1), sent.bytes,
+           ofAll(row.groupBytesSent), fmt::format("steps x R(G-1) x {}", perStep)},
+          {"between", sent.betweenElements, between * (replicas - 1) * summary.stepsHere, sent.betweenBytes,
+           ofAll(row.bytesSent), fmt::format("steps x (R-1) x {}P", 2 * times)}};
+}
+
+}  // namespace
+
 double hiddenShare(double communicationSeconds, double waitSeconds) {
   return communicationSeconds > 0 ? std::max(0.0, 1 - waitSeconds / communicationSeconds) : 1;
 }
 
-Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& times) {
+Speed speedOf(const Summary& summary, const std::vector<StepTimes>& times) {
   const auto mean = [&](size_t first, size_t end) {
     StepTimes sum{};
     for (size_t i = first; i < end; ++i) {
@@ -61,7 +90,8 @@ Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& t
   speed.measured = mean(1, times.size());
   const StepTimes early = mean(1, std::min(kPredictFrom, times.size()));
   speed.flopsPerSecond = summary.plan.flops / std::max(early.seconds - early.waitSeconds, 1e-9);
-  const double bytes = summary.plan.stages[stage].bytesSent;
+  const pealZeroPlanStage_t& row = summary.plan.stages[summary.planRow];
+  const double bytes = row.bytesSent + row.groupBytesSent;
   speed.networkBytesPerSecond = early.communicationSeconds > 0 ? bytes / early.communicationSeconds : 0;
   speed.predicts = times.size() > kPredictFrom;
   if (speed.predicts) {
@@ -70,7 +100,7 @@ Speed speedOf(const Summary& summary, int stage, const std::vector<StepTimes>& t
     input.flopsPerSecond = speed.flopsPerSecond;
     input.networkBytesPerSecond = speed.networkBytesPerSecond;
     const pealZeroPlan_t plan = zero::plan(input);
-    speed.predictedExposedSeconds = plan.stages[stage].exposedSeconds;
+    speed.predictedExposedSeconds = plan.stages[summary.planRow].exposedSeconds;
     speed.predictedSeconds = plan.computeSeconds + speed.predictedExposedSeconds;
   }
   return speed;
@@ -88,7 +118,9 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.planned = planInput(options, trainer.model(), context.rank, context.size);
   summary.plan = zero::plan(summary.planned);
   summary.parameters = summary.planned.parameters;
-  const pealZeroPlanStage_t& stage = summary.plan.stages[options.stage];
+  constexpr int kGroupedRows[] = {0, pealZeroPlanHsdp1, pealZeroPlanHsdp2, pealZeroPlanHsdp};
+  summary.planRow = options.hasReplicas(context.size) ? kGroupedRows[options.stage] : options.stage;
+  const pealZeroPlanStage_t& stage = summary.plan.stages[summary.planRow];
   bool agrees = true;
   for (const pealZeroArena_t& arena : trainer.engine().memory()) {
     const bool isModelState = arena.kind == pealZeroModelState;
@@ -104,9 +136,8 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 
   summary.replicaChecks = trainer.replicaChecks();
-  summary.sent = trainer.sentByAllRanks();
-  summary.sentFormula = static_cast<uint64_t>(std::llround(stage.elements)) *
-                        static_cast<uint64_t>(context.size - 1) * summary.stepsHere;
+  summary.sent = sentLines(options, summary, trainer.sentTraining(), context.size);
+  summary.sentEvaluating = trainer.sentEvaluating();
   if (context.rank == 0) {
     summary.bigramLoss =
         ngramLoss(text.trainingCharacters(), text.heldOutCharacters(), text.alphabetSize(), 1);
@@ -149,11 +180,12 @@ nlohmann::json chart(const TrainOptions& options, const std::string& textName, c
       {"categories", categories},
       {"series",
        {json{{"name", "measured"}, {"values", measured}}, json{{"name", "formula"}, {"values", planned}}}}};
-  return {
-      {"title", fmt::format("peal-train on {}", textName)},
-      {"subtitle", fmt::format("ZeRO stage {}, {} layers of width {}, held-out loss {:.3f}", options.stage,
-                               options.shape.layers, options.shape.width, summary.heldOutLoss)},
-      {"panels", {losses, memory}}};
+  return {{"title", fmt::format("peal-train on {}", textName)},
+          {"subtitle",
+           fmt::format("ZeRO stage {}{}, {} layers of width {}, held-out loss {:.3f}", options.stage,
+                       options.shardGroup > 0 ? fmt::format(" in groups of {}", options.shardGroup) : "",
+                       options.shape.layers, options.shape.width, summary.heldOutLoss)},
+          {"panels", {losses, memory}}};
 }
 
 }  // namespace peal::train

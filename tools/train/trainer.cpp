@@ -47,6 +47,7 @@ uint64_t fingerprint(const TrainOptions& options, const Text& text) {
 pealZeroOptions_t engineOptions(const TrainOptions& options) {
   pealZeroOptions_t zero = zero::defaultOptions();
   zero.stage = options.stage;
+  zero.shardGroup = options.shardGroup;
   zero.microBatches = static_cast<int>(options.accumulate);
   zero.reduceEachMicroBatch = options.accumulation == Accumulation::SameBits ? 1 : 0;
   zero.bucketBytes = options.bucketBytes;
@@ -72,6 +73,8 @@ pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, i
   }
   input.ranks = size;
   input.rank = rank;
+  input.group = options.hasReplicas(size) ? options.shardGroup : 0;
+  input.replicaSumBytes = 4;  // of the engine
   input.microBatches = static_cast<int64_t>(options.accumulate);
   input.reduceEachMicroBatch = options.accumulation == Accumulation::SameBits ? 1 : 0;
   input.tokens = static_cast<double>(options.batch * options.shape.context);
@@ -160,7 +163,9 @@ StepResult Trainer::step(bool askStop) {
 StepResult Trainer::tracedStep(bool askStop) {
   const auto start = Clock::now();
   const TraceScope stepScope(tracer_, TraceKind::Step, static_cast<int64_t>(stepsDone_) + 1);
-  evaluationElements_ -= std::exchange(gatheredAhead_, 0);
+  const Sent ahead = std::exchange(gatheredAhead_, Sent{});
+  evaluation_.elements -= ahead.elements;
+  evaluation_.bytes -= ahead.bytes;
   const size_t context = options_.shape.context;
   double loss = 0;
   uint64_t tokens = 0, characters = 0;
@@ -232,7 +237,7 @@ double Trainer::scoreWindows(const std::vector<size_t>& windows, size_t length) 
 
 double Trainer::heldOutLoss(uint64_t characters) {
   const TraceScope scope(tracer_, TraceKind::HeldOut);
-  const uint64_t before = elementsSent();
+  const Sent before = sent();
   const size_t length = options_.shape.context, total = text_.heldOut().size();
   const size_t whole = total / length, tail = total % length;
   const size_t all = text_.heldOutCharacters().size();
@@ -253,7 +258,7 @@ double Trainer::heldOutLoss(uint64_t characters) {
   }
   std::vector<double> sum = {loss};
   addOverRanks(sum);
-  countEvaluation(elementsSent() - before);
+  countEvaluation(before);
   return sum[0] / static_cast<double>(scored);
 }
 
@@ -267,7 +272,7 @@ double Trainer::heldOutLoss() {
 
 std::string Trainer::sample(uint64_t characters) {
   const TraceScope scope(tracer_, TraceKind::Sample);
-  const uint64_t before = elementsSent();
+  const Sent before = sent();
   const size_t vocabulary = model_.shape().vocabulary;
   std::vector<uint32_t> symbols = {text_.lineEnd().value_or(text_.training().front())};
   std::vector<double> weights(vocabulary);
@@ -287,26 +292,39 @@ std::string Trainer::sample(uint64_t characters) {
     symbols.push_back(static_cast<uint32_t>(found - weights.begin()));
   }
   symbols.erase(symbols.begin());
-  countEvaluation(elementsSent() - before);
+  countEvaluation(before);
   return text_.decode(symbols);
 }
 
-uint64_t Trainer::elementsSent() const {
+Sent Trainer::sent() const {
   const pealZeroCounters_t counters = engine_.counters();
-  return counters.elementsSent[pealZeroAllReduce] + counters.elementsSent[pealZeroReduceScatter] +
-         counters.elementsSent[pealZeroAllGather];
+  Sent sent{};
+  for (const int counter : {pealZeroAllReduce, pealZeroReduceScatter, pealZeroAllGather}) {
+    sent.elements += counters.elementsSent[counter];
+    sent.bytes += counters.bytesSent[counter];
+  }
+  sent.betweenElements = counters.elementsSent[pealZeroReplicas];
+  sent.betweenBytes = counters.bytesSent[pealZeroReplicas];
+  return sent;
+}
+
+Sent Trainer::sentTraining() {
+  const Sent own = sent();
+  return {sumOverRanks(own.elements - evaluation_.elements), sumOverRanks(own.bytes - evaluation_.bytes),
+          sumOverRanks(own.betweenElements), sumOverRanks(own.betweenBytes)};
 }
 
 // A unit that is kept stays gathered after an evaluation, too, and so spares the next step's forward pass
-// what it would have sent.
-void Trainer::countEvaluation(uint64_t elements) {
-  evaluationElements_ += elements;
-  gatheredAhead_ += options_.engine.keepsUnits ? elements : 0;
-}
-
-SentElements Trainer::sentByAllRanks() {
-  const uint64_t all = sumOverRanks(elementsSent()), evaluation = sumOverRanks(evaluationElements_);
-  return {all - evaluation, evaluation};
+// what it would have sent: that is that step's.
+void Trainer::countEvaluation(const Sent& before) {
+  const Sent now = sent();
+  const uint64_t elements = now.elements - before.elements, bytes = now.bytes - before.bytes;
+  evaluation_.elements += elements;
+  evaluation_.bytes += bytes;
+  if (options_.engine.keepsUnits) {
+    gatheredAhead_.elements += elements;
+    gatheredAhead_.bytes += bytes;
+  }
 }
 
 }  // namespace peal::train

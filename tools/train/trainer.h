@@ -23,10 +23,10 @@ struct StepResult {
   pealZeroReport_t report;
 };
 
-// Elements sent by all ranks since the start, training apart from evaluation and samples.
-struct SentElements {
-  uint64_t training;
-  uint64_t evaluation;
+// For gradients and weights since the start: over all ranks or inside shard groups, and between those.
+struct Sent {
+  uint64_t elements, bytes;
+  uint64_t betweenElements, betweenBytes;
 };
 
 class Trainer {
@@ -54,7 +54,9 @@ class Trainer {
   uint64_t weightsHash() { return hashParameters(engine_, model_.specs(), pealZeroWeight); }
   uint64_t masterHash() { return hashParameters(engine_, model_.specs(), pealZeroMaster); }
 
-  SentElements sentByAllRanks();
+  // By all ranks: for training, and elements for evaluation and samples.
+  Sent sentTraining();
+  uint64_t sentEvaluating() { return sumOverRanks(evaluation_.elements); }
   uint64_t replicaChecks() const { return replicaChecks_; }  // so far; one that fails throws
   uint64_t sumOverRanks(uint64_t value);
 
@@ -69,8 +71,8 @@ class Trainer {
   StepResult tracedStep(bool askStop);
   double scoreWindows(const std::vector<size_t>& windows, size_t length);
   void addOverRanks(std::vector<double>& values);
-  uint64_t elementsSent() const;
-  void countEvaluation(uint64_t elements);
+  Sent sent() const;  // by this rank
+  void countEvaluation(const Sent& before);
 
   const TrainOptions& options_;
   const Text& text_;
@@ -82,8 +84,8 @@ class Trainer {
   std::vector<uint32_t> inputs_, targets_;  // batch × context
   uint64_t stepsDone_ = 0;
   uint64_t replicaChecks_ = 0;
-  uint64_t evaluationElements_ = 0;      // sent by this rank outside steps
-  uint64_t gatheredAhead_ = 0;           // of them, since the last step, what the next one need not send
+  Sent evaluation_{};                    // by this rank outside steps
+  Sent gatheredAhead_{};                 // of that, since the last step, what the next one need not send
   double wholeLoss_ = 0;                 // of all held-out text
   uint64_t wholeLossStep_ = UINT64_MAX;  // after so many steps
 };
