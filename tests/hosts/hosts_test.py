@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Collectives, launchers, traffic and faults between hosts: hosts_test.py FOLDER-OF-THE-BENCHES PEAL-TRAIN
+"""Collectives, launchers, traffic and faults between hosts: hosts_test.py FOLDER-OF-THE-BENCHES PEAL-TRAIN PEAL-CKPT
 
 Every host is a network namespace (hosts.py), so ranks on different ones talk through the network only. Skipped, with
 the reason, where hosts cannot be made.
@@ -21,6 +21,7 @@ from hosts import Hosts, clean_environment, run_ranks  # noqa: E402
 
 BENCHES = ""
 TRAIN = ""
+CKPT = ""
 TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "train", "us-constitution.txt")
 LIMIT_S = 100
 
@@ -211,30 +212,54 @@ class Faults(HostsTest):
 
 
 class Training(HostsTest):
-    def losses(self, path):
-        with open(path, encoding="utf-8") as lines:
+    MODEL = ["--text", TEXT, "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", "2", "--steps",
+             "6", "--accumulate", "2", "--log-every", "1", "--eval-every", "3", "--sample", "20"]
+    # All ranks share the state, or each host holds a replica (HSDP), or each pair of ranks on different hosts does.
+    WAYS = {"stage 2": ("node", "--stage", "2"),
+            "stage 3": ("node", "--stage", "3"),
+            "HSDP of stage 1": ("node", "--stage", "1", "--shard-group", "2"),
+            "HSDP of stage 2, sums once a step": ("node", "--stage", "2", "--shard-group", "2", "--accumulate-locally"),
+            "HSDP of stage 3": ("node", "--stage", "3", "--shard-group", "2"),
+            "HSDP of stage 3, groups over hosts": ("robin", "--stage", "3", "--shard-group", "2")}
+
+    def train(self, where, per_host, order, *command):
+        """What a run made: losses, norms, weights and masters; its checkpoint; bytes sent between groups."""
+        metrics, saved = (os.path.join(self.folder, f"{name}-{self.runs}") for name in ("metrics", "saved"))
+        self.runs += 1
+        done = run_ranks(where, per_host, [*command, "--metrics", metrics, "--save", saved], order=order)
+        for one in done:
+            # 0 says, too, that elements and bytes in and between groups, and all arenas, are the planner's.
+            self.assertEqual(one.returncode, 0, one.stderr)
+        with open(metrics, encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines]
-        found = [record["loss"] for record in records if "loss" in record]
-        self.assertGreaterEqual(len(found), 5, records[:3])
-        return found
+        bits = [[record.get(name) for name in ("event", "loss", "gradientNorm", "text", "heldOutLoss", "weights", "masters")]
+                for record in records if record["event"] in ("step", "heldOut", "sample", "end")]
+        self.assertEqual(len([one for one in bits if one[0] == "step"]), 6, bits)
+        return bits, saved, records[-1]["betweenGroups"]
 
     def test_two_hosts_give_the_bits_of_one(self):
-        with Hosts(2) as made, Hosts(1) as single, tempfile.TemporaryDirectory() as folder:
-            for stage in ("2", "3"):
-                runs = []
-                for name, where, per_host, grouped in (("two", made, (2, 2), False), ("one", single, (4,), True)):
-                    metrics = os.path.join(folder, f"{name}-{stage}.jsonl")
-                    command = [TRAIN, "--stage", stage, "--text", TEXT, "--layers", "1", "--width", "32", "--heads", "2",
-                               "--context", "16", "--batch", "2", "--steps", "6", "--log-every", "1", "--sample", "0",
-                               "--metrics", metrics]
-                    if grouped:
-                        # The same nodes, pretended on one machine.
-                        command = ["sh", "-c", 'export PEAL_HOST_ID=h$((PEAL_RANK / 2)); exec "$@"', "sh", *command]
-                    done = run_ranks(where, per_host, command)
-                    for one in done:
-                        self.assertEqual(one.returncode, 0, one.stderr)
-                    runs.append(self.losses(metrics))
-                self.assertEqual(runs[0], runs[1], f"stage {stage}")
+        self.runs = 0
+        flat = None
+        with Hosts(2) as made, Hosts(1) as single, tempfile.TemporaryDirectory() as self.folder:
+            for name, (order, *way) in self.WAYS.items():
+                with self.subTest(name):
+                    command = [TRAIN, *self.MODEL, *way]
+                    two, two_saved, between = self.train(made, (2, 2), order, *command)
+                    # The same nodes, pretended on one machine.
+                    host = "$((PEAL_RANK / 2))" if order == "node" else "$((PEAL_RANK % 2))"
+                    one, one_saved, _ = self.train(single, (4,), "node", "sh", "-c",
+                                                   f'export PEAL_HOST_ID=h{host}; exec "$@"', "sh", *command)
+                    self.assertEqual(two, one)
+                    # Moments, too.
+                    compared = subprocess.run([CKPT, "compare", two_saved, one_saved], capture_output=True, text=True,
+                                              timeout=LIMIT_S, check=False)
+                    self.assertEqual(compared.returncode, 0, f"{compared.stdout}\n{compared.stderr}")
+                    if "--shard-group" in way:
+                        self.assertGreater(between["bytesSent"], 0)
+                    if "--accumulate-locally" not in way:
+                        # Neither stages nor groups change the bits.
+                        flat = flat or two
+                        self.assertEqual(two, flat)
 
 
 if __name__ == "__main__":
@@ -242,6 +267,7 @@ if __name__ == "__main__":
     if reason:
         print(f"skipped: hosts cannot be made: {reason}")
         sys.exit(SKIPPED)
+    CKPT = os.path.abspath(sys.argv.pop(3))
     TRAIN = os.path.abspath(sys.argv.pop(2))
     BENCHES = os.path.abspath(sys.argv.pop(1))
     unittest.main()
