@@ -1,10 +1,10 @@
 /*
  * peal ZeRO: training with optimizer state, gradients and parameters sharded over the ranks.
  *
- * The C API of the engine and of its planner. The engine owns the weights (bf16), the gradients (bf16), the
- * fp32 master weights and AdamW's two moments of one model on one rank, and does all communication for them.
- * The caller does the mathematics: it reads weights, writes gradients, and tells the engine where it is.
- * Errors are those of peal.h; pealZeroGetLastError() gives the sentence.
+ * The C API of the engine and of its planner. The engine owns the weights (bf16), the gradients (bf16 or
+ * fp32), the fp32 master weights and AdamW's two moments of one model on one rank, and does all communication
+ * for them. The caller does the mathematics: it reads weights, writes gradients, and tells the engine where
+ * it is. Errors are those of peal.h; pealZeroGetLastError() gives the sentence.
  *
  *   stage 0  nothing is sharded: gradients are all-reduced
  *   stage 1  optimizer state is sharded
@@ -66,6 +66,15 @@ typedef enum {
   pealZeroMasterRemainder = 1,
 } pealZeroMasterFormat_t;
 
+/* What gradients are handed over, summed, sent and kept in. */
+typedef enum {
+  pealZeroReduceBf16 =
+      0, /* sums are fp32, over ranks and over micro-batches, and rounded once at their end */
+  /* Written with pealZeroGradientFp32; nothing is rounded from there to AdamW. Twice the bytes of gradients:
+   * of memory (gradients and their buffers), and sent. */
+  pealZeroReduceFp32 = 1,
+} pealZeroReduceType_t;
+
 /* Start from PEAL_ZERO_OPTIONS_INITIALIZER. All ranks pass the same; pealZeroSeal checks that. */
 typedef struct pealZeroOptions {
   size_t size;
@@ -99,13 +108,14 @@ typedef struct pealZeroOptions {
    * nodes, with the same bits and all traffic on the network; split such a communicator by node first. With
    * microBatches > 1 the groups exchange sums once a step, or every time if reduceEachMicroBatch. */
   int shardGroup;
+  pealZeroReduceType_t reduceType;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
-#define PEAL_ZERO_OPTIONS_INITIALIZER                                                                  \
-  {                                                                                                    \
-    sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1, \
-        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0                \
+#define PEAL_ZERO_OPTIONS_INITIALIZER                                                                       \
+  {                                                                                                         \
+    sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,      \
+        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16 \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -202,6 +212,8 @@ PEAL_API pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** 
  * stage 2 it fails if bucketSlots earlier buckets are incomplete: hand gradients over in about the reverse
  * order of registration. */
 PEAL_API pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient);
+/* The same of an engine with pealZeroReduceFp32: fp32, not rounded. Each refuses the other's engine. */
+PEAL_API pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** gradient);
 
 /* The gradient is written. Once for each parameter and micro-batch. */
 PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);

@@ -100,6 +100,11 @@ class Engine {
     check(pealZeroGradient(zero_, id, &values));
     return values;
   }
+  float* gradientFp32(int id) {
+    float* values = nullptr;
+    check(pealZeroGradientFp32(zero_, id, &values));
+    return values;
+  }
   void gradientReady(int id) { check(pealZeroGradientReady(zero_, id)); }
   void endMicroBatch() { check(pealZeroEndMicroBatch(zero_)); }
   pealZeroReport_t step(double learningRate, uint64_t localTokens) {

@@ -21,6 +21,16 @@ Result<void> store(const Result<T>& result, U* to) {
   return {};
 }
 
+// An address of elements.
+template <class T>
+Result<void> storeAs(const Result<void*>& result, T** to) {
+  if (!result) {
+    return result.error();
+  }
+  *to = static_cast<T*>(*result);
+  return {};
+}
+
 // The same where the caller may pass NULL.
 template <class T>
 Result<void> storeIfAsked(const Result<T>& result, T* to) {
@@ -115,7 +125,12 @@ pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights) 
 
 pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient) {
   return call(zero, __func__, gradient, "gradient",
-              [&](Engine& engine) { return store(engine.gradient(id), gradient); });
+              [&](Engine& engine) { return storeAs(engine.gradient(id, Precision::Bf16), gradient); });
+}
+
+pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** gradient) {
+  return call(zero, __func__, gradient, "gradient",
+              [&](Engine& engine) { return storeAs(engine.gradient(id, Precision::Fp32), gradient); });
 }
 
 pealResult_t pealZeroGradientReady(pealZero_t zero, int id) {

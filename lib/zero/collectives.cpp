@@ -265,26 +265,27 @@ Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_
 // ---- groups and replicas
 // ------------------------------------------------------------------------------------
 
-Result<void> Collectives::exchangeBlocks(Purpose purpose, const uint16_t* from, uint16_t* to,
+Result<void> Collectives::exchangeBlocks(Purpose purpose, Elements from, Elements to,
                                          std::span<const size_t> counts) {
+  const pealDataType_t type = typeOf(from.precision);
   const auto exchange = [&]() -> pealResult_t {
     pealResult_t code = pealGroupStart();
     const size_t own = counts[static_cast<size_t>(group_.rank)];
     for (int peer = 0; peer < group_.ranks && code == pealSuccess; ++peer) {
       const size_t theirs = counts[static_cast<size_t>(peer)];
       if (peer != group_.rank && theirs > 0) {
-        code = pealSend(from, theirs, pealBfloat16, peer, group_.comm, stream_);
+        code = pealSend(from.data, theirs, type, peer, group_.comm, stream_);
       }
       if (peer != group_.rank && own > 0 && code == pealSuccess) {
-        code = pealRecv(to, own, pealBfloat16, peer, group_.comm, stream_);
-        to += own;
+        code = pealRecv(to.data, own, type, peer, group_.comm, stream_);
+        to = to.at(own);
       }
-      from += theirs;
+      from = from.at(theirs);
     }
     const pealResult_t ended = pealGroupEnd();
     return code != pealSuccess ? code : ended;
   };
-  return issue(purpose, "exchanging gradients", othersElements(counts, group_.rank), pealBfloat16, exchange);
+  return issue(purpose, "exchanging gradients", othersElements(counts, group_.rank), type, exchange);
 }
 
 Result<void> Collectives::receiveFromReplicaBefore(Purpose purpose, float* to, size_t count) {
@@ -301,11 +302,12 @@ Result<void> Collectives::sendToReplicaAfter(Purpose purpose, const float* from,
       Count::Part);
 }
 
-Result<void> Collectives::broadcastFromLastReplica(Purpose purpose, uint16_t* buffer, size_t count) {
+Result<void> Collectives::broadcastFromLastReplica(Purpose purpose, Elements buffer, size_t count) {
+  const pealDataType_t type = typeOf(buffer.precision);
   const int last = replicas_.ranks - 1;
   const uint64_t sent = replicas_.rank == last ? count * static_cast<uint64_t>(last) : 0;
-  return issue(purpose, "broadcast of reduced gradients", sent, pealBfloat16,
-               [&] { return pealBcast(buffer, count, pealBfloat16, last, replicas_.comm, stream_); });
+  return issue(purpose, "broadcast of reduced gradients", sent, type,
+               [&] { return pealBcast(buffer.data, count, type, last, replicas_.comm, stream_); });
 }
 
 double Collectives::communicationSeconds() const {

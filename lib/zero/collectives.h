@@ -14,6 +14,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
+#include "lib/zero/elements.h"
 #include "lib/zero/spans.h"
 #include "peal/zero.h"
 
@@ -69,14 +70,13 @@ class Collectives {
                              pealDataType_t type);
   Result<void> allGather(Among among, Purpose purpose, const void* from, void* to,
                          std::span<const size_t> counts, pealDataType_t type);
-  // A reduce-scatter of bf16 without its sum, in the shard group: `to` gets the other ranks' parts of this
+  // A reduce-scatter without its sum, in the shard group: `to` gets the other ranks' parts of this
   // rank's block, one after another in rank order.
-  Result<void> exchangeBlocks(Purpose purpose, const uint16_t* from, uint16_t* to,
-                              std::span<const size_t> counts);
+  Result<void> exchangeBlocks(Purpose purpose, Elements from, Elements to, std::span<const size_t> counts);
   // Between replicas: from the one before, to the one after, and from the last to all.
   Result<void> receiveFromReplicaBefore(Purpose purpose, float* to, size_t count);
   Result<void> sendToReplicaAfter(Purpose purpose, const float* from, size_t count);
-  Result<void> broadcastFromLastReplica(Purpose purpose, uint16_t* buffer, size_t count);
+  Result<void> broadcastFromLastReplica(Purpose purpose, Elements buffer, size_t count);
   Result<void> broadcastFromZero(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
   // Runs task(argument) on the stream.
   Result<void> run(void (*task)(void*), void* argument);

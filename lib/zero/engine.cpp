@@ -24,7 +24,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 16> ranges{{
+  const std::array<Range, 17> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -33,6 +33,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"unitSlots", static_cast<double>(o.unitSlots), 0, 4096},
       {"shardGroup", static_cast<double>(o.shardGroup), 0, 1e6},
       {"prefetch", static_cast<double>(o.prefetch), 0, 1},
+      {"reduceType", static_cast<double>(o.reduceType), 0, 1},
       {"missingGradients", static_cast<double>(o.missingGradients), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
       {"beta1", o.beta1, 0, below1},
@@ -213,8 +214,15 @@ Result<const uint16_t*> Engine::weights(int id) {
   return weights_.weights(*index);
 }
 
-Result<uint16_t*> Engine::gradient(int id) {
+Result<void*> Engine::gradient(int id, Precision asked) {
   PEAL_TRY(checkSealed());
+  if (asked != model_.gradientPrecision()) {
+    return Error{pealInvalidUsage, asked == Precision::Bf16
+                                       ? "gradients are fp32 (reduceType is pealZeroReduceFp32): call "
+                                         "pealZeroGradientFp32"
+                                       : "gradients are bf16 (reduceType is pealZeroReduceBf16): call "
+                                         "pealZeroGradient"};
+  }
   const Result<size_t> index = trainedIndex(id);
   if (!index) {
     return index.error();
@@ -227,7 +235,11 @@ Result<uint16_t*> Engine::gradient(int id) {
                     "for backward; enter it first",
                     id, parameter.name, parameter.unit)};
   }
-  return gradients_.destination(*index);
+  const Result<Elements> values = gradients_.destination(*index);
+  if (!values) {
+    return values.error();
+  }
+  return values->data;
 }
 
 Result<void> Engine::gradientReady(int id) {

@@ -36,7 +36,7 @@ class Engine {
   Result<void> enter(int unit, pealZeroPass_t pass);
   Result<void> leave(int unit, pealZeroPass_t pass);
   Result<const uint16_t*> weights(int id);
-  Result<uint16_t*> gradient(int id);
+  Result<void*> gradient(int id, Precision asked);
   Result<void> gradientReady(int id);
   Result<void> endMicroBatch();
   Result<pealZeroReport_t> step(double learningRate, uint64_t localTokens);

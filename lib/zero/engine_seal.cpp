@@ -74,10 +74,10 @@ Result<void> Engine::seal() {
 
 void Engine::makeModel() {
   std::vector<Parameter> parameters = registered_;
-  model_.layout = makeLayout(std::move(parameters), kept_, options_.stage, collectives_->shards(),
-                             collectives_->shard(), options_.bucketBytes);
-  const Layout& layout = model_.layout;
   model_.options = options_;
+  model_.layout = makeLayout(std::move(parameters), kept_, options_.stage, collectives_->shards(),
+                             collectives_->shard(), options_.bucketBytes / model_.gradientBytes());
+  const Layout& layout = model_.layout;
   model_.replicas = collectives_->replicas();
   model_.replica = collectives_->replica();
   model_.groups = groups_;
@@ -93,6 +93,7 @@ void Engine::makeModel() {
   pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
   input.parameters = layout.elements;
   input.frozenParameters = layout.frozenElements;
+  input.gradientBytes = static_cast<int>(model_.gradientBytes());
   input.optimizerBytes = options_.master == pealZeroMasterRemainder ? 10 : 12;
   input.ranks = collectives_->ranks();
   input.rank = collectives_->rank();
@@ -139,7 +140,8 @@ uint64_t Engine::digestOptions() const {
   for (const int value :
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
         options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients),
-        static_cast<int>(options_.master), options_.stochasticRounding, options_.shardGroup}) {
+        static_cast<int>(options_.master), options_.stochasticRounding, options_.shardGroup,
+        static_cast<int>(options_.reduceType)}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});

@@ -88,7 +88,12 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
         own * static_cast<uint64_t>(model_.replica) / static_cast<uint64_t>(model_.replicas);
     const uint64_t to =
         own * (static_cast<uint64_t>(model_.replica) + 1) / static_cast<uint64_t>(model_.replicas);
-    squares.add(gradients_.block(bucket) + from, to - from);
+    const Elements part = gradients_.block(bucket).at(from);
+    if (part.isWide()) {
+      squares.add(part.fp32(), to - from);
+    } else {
+      squares.add(part.bf16(), to - from);
+    }
   }
   const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
   std::copy(limbs.begin(), limbs.end(), control_.begin());

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
-
-#include "lib/zero/loops.h"
 
 namespace peal::zero {
 namespace {
@@ -20,12 +19,12 @@ Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 1;
   PEAL_TRY(gradients_.allocate("gradients", pealZeroModelState, ArenaMemory::Shared,
-                               (full ? layout.elements : layout.shardElements) * kGradientBytes,
+                               (full ? layout.elements : layout.shardElements) * model.gradientBytes(),
                                model.plan.gradients));
   if (!full) {
     slots_.resize(static_cast<size_t>(model.options.bucketSlots));
     PEAL_TRY(buffers_.allocate("gradient buffers", pealZeroWorking, ArenaMemory::Shared,
-                               slots_.size() * layout.largestBucket * kGradientBytes,
+                               slots_.size() * layout.largestBucket * model.gradientBytes(),
                                model.plan.gradientBuffers));
   }
   if (model.options.microBatches > 1) {
@@ -57,7 +56,7 @@ void Gradients::describeMemory(ArenaList& list) const {
 
 // ---- one gradient ---------------------------------------------------------------------------------------
 
-Result<uint16_t*> Gradients::destination(size_t id) {
+Result<Elements> Gradients::destination(size_t id) {
   const Parameter& parameter = model_->layout.parameters[id];
   if (states_[id] == State::Ready) {
     return Error{
@@ -75,13 +74,13 @@ Result<uint16_t*> Gradients::destination(size_t id) {
   return address(parameter);
 }
 
-uint16_t* Gradients::address(const Parameter& parameter) const {
+Elements Gradients::address(const Parameter& parameter) const {
   if (slots_.empty()) {
-    return gradients_.as<uint16_t>() + parameter.begin;
+    return in(gradients_, parameter.begin);
   }
   const auto slot = static_cast<uint64_t>(buckets_[parameter.bucket].slot);
-  return buffers_.as<uint16_t>() + slot * model_->layout.largestBucket +
-         (parameter.begin - model_->layout.buckets[parameter.bucket].begin);
+  return in(buffers_, slot * model_->layout.largestBucket +
+                          (parameter.begin - model_->layout.buckets[parameter.bucket].begin));
 }
 
 Result<void> Gradients::takeSlot(size_t bucket) {
@@ -132,15 +131,15 @@ Result<void> Gradients::complete(size_t id) {
   return model_->stage() == 3 ? Result<void>() : launchInOrder();
 }
 
-// fp32 over the micro-batches, rounded into the gradient at the last.
-void Gradients::addUp(const Parameter& parameter, uint16_t* values) {
+// fp32 over the micro-batches, put into the gradient at the last.
+void Gradients::addUp(const Parameter& parameter, Elements values) {
   float* sums = accumulation_.as<float>() + parameter.begin;
   if (isLastMicroBatch()) {
-    loops().addAndRound(values, sums, parameter.elements);
+    finishSums(values, sums, parameter.elements);
   } else if (microBatch_ == 0) {
-    loops().widen(values, sums, parameter.elements);
+    startSums(values, sums, parameter.elements);
   } else {
-    loops().add(values, sums, parameter.elements);
+    addToSums(values, sums, parameter.elements);
   }
 }
 
@@ -158,11 +157,11 @@ Result<void> Gradients::fillMissing(size_t unit) {
                                "missingGradients asks for an error; call pealZeroGradientReady for it",
                                id, parameter.name, parameter.unit, microBatch_)};
     }
-    const Result<uint16_t*> values = destination(id);
+    const Result<Elements> values = destination(id);
     if (!values) {
       return values.error();
     }
-    std::fill_n(*values, parameter.elements, uint16_t{0});
+    std::memset(values->data, 0, parameter.elements * model_->gradientBytes());
     ++missing_;
     PEAL_TRY(complete(id));
   }
@@ -195,13 +194,13 @@ Result<void> Gradients::reduce(size_t index) {
   const Bucket& bucket = model_->layout.buckets[index];
   const int64_t name = model_->nameOf(index);
   if (model_->stage() == 0) {
-    return collectives_->allReduce({pealZeroAllReduce, name}, gradients_.as<uint16_t>() + bucket.begin,
-                                   bucket.elements, pealBfloat16);
+    return collectives_->allReduce({pealZeroAllReduce, name}, in(gradients_, bucket.begin).data,
+                                   bucket.elements, typeOf(model_->gradientPrecision()));
   }
-  const uint16_t* from = address(model_->layout.parameters[bucket.parameters.front()]);
+  const Elements from = address(model_->layout.parameters[bucket.parameters.front()]);
   if (model_->replicas == 1) {
-    return collectives_->reduceScatter({pealZeroReduceScatter, name}, from, reducedPart(bucket),
-                                       bucket.counts, pealBfloat16);
+    return collectives_->reduceScatter({pealZeroReduceScatter, name}, from.data, reducedPart(bucket).data,
+                                       bucket.counts, typeOf(from.precision));
   }
   // The tasks of this bucket's last reduction, which may still wait in the stream, read what this one
   // changes.
@@ -225,15 +224,15 @@ Result<void> Gradients::launch(size_t index) {
   if (model_->addsUpReduced() && !model_->addsUpInGroup()) {
     void (*const first)(void*) = [](void* argument) {
       const auto& sum = *static_cast<Sum*>(argument);
-      loops().widen(sum.values, sum.sums, sum.count);
+      startSums(sum.values, sum.sums, sum.count);
     };
     void (*const middle)(void*) = [](void* argument) {
       const auto& sum = *static_cast<Sum*>(argument);
-      loops().add(sum.values, sum.sums, sum.count);
+      addToSums(sum.values, sum.sums, sum.count);
     };
     void (*const last)(void*) = [](void* argument) {
       const auto& sum = *static_cast<Sum*>(argument);
-      loops().addAndRound(sum.values, sum.sums, sum.count);
+      finishSums(sum.values, sum.sums, sum.count);
     };
     PEAL_TRY(collectives_->run(isLastMicroBatch() ? last : microBatch_ == 0 ? first : middle, &sums_[index]));
   }
@@ -252,21 +251,21 @@ void Gradients::endMicroBatch() {
 
 // ---- what came out ----------------------------------------------------------------------------------------
 
-uint16_t* Gradients::reducedPart(const Bucket& bucket) const {
+Elements Gradients::reducedPart(const Bucket& bucket) const {
   switch (model_->stage()) {
     case 0:
-      return gradients_.as<uint16_t>() + bucket.begin;
+      return in(gradients_, bucket.begin);
     case 1:
-      return gradients_.as<uint16_t>() + bucket.begin + bucket.ownBegin;
+      return in(gradients_, bucket.begin + bucket.ownBegin);
     default:
-      return gradients_.as<uint16_t>() + bucket.shardBegin;
+      return in(gradients_, bucket.shardBegin);
   }
 }
 
-const uint16_t* Gradients::owned(size_t bucket) const { return reducedPart(model_->layout.buckets[bucket]); }
+Elements Gradients::owned(size_t bucket) const { return reducedPart(model_->layout.buckets[bucket]); }
 
-const uint16_t* Gradients::block(size_t bucket) const {
-  return owned(bucket) + (model_->stage() == 0 ? model_->layout.buckets[bucket].ownBegin : 0);
+Elements Gradients::block(size_t bucket) const {
+  return owned(bucket).at(model_->stage() == 0 ? model_->layout.buckets[bucket].ownBegin : 0);
 }
 
 }  // namespace peal::zero

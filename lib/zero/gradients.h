@@ -6,8 +6,9 @@
 // for, and gives it back when it has been reduced into the shard. Buckets are reduced in their order (at
 // stage 3: in the order in which units are left, which is the same on every rank).
 //
-// Several micro-batches are added up in fp32 and rounded once at the end, either before the reduction on the
-// caller's thread (Model::addsUpLocally) or after it on the stream (addsUpReduced).
+// Several micro-batches are added up in fp32 and rounded once (if gradients are bf16) at the end, either
+// before the reduction on the caller's thread (Model::addsUpLocally) or after it on the stream
+// (addsUpReduced).
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -26,7 +27,7 @@ class Gradients {
   void describeMemory(ArenaList& list) const;
 
   // Of the running micro-batch.
-  Result<uint16_t*> destination(size_t id);
+  Result<Elements> destination(size_t id);
   Result<void> ready(size_t id);
   // All gradients of the unit that are not ready become zeros.
   Result<void> fillMissing(size_t unit);
@@ -38,8 +39,8 @@ class Gradients {
   // After the last micro-batch: waits for the bucket's reduction. The two pointers are to this rank's block
   // of the bucket, whose squares it adds up, and to the part that it updates (the same but at stage 0).
   Result<void> waitReduced(size_t bucket) { return collectives_->wait(buckets_[bucket].done); }
-  const uint16_t* block(size_t bucket) const;
-  const uint16_t* owned(size_t bucket) const;
+  Elements block(size_t bucket) const;
+  Elements owned(size_t bucket) const;
 
   bool anyHandedOver() const { return microBatch_ > 0 || handedOver_ > 0; }
   int microBatch() const { return microBatch_; }
@@ -61,19 +62,22 @@ class Gradients {
   };
   // A bucket's part of the sum over micro-batches, for the stream. Never changes.
   struct Sum {
-    uint16_t* values;
+    Elements values;
     float* sums;
     size_t count;
   };
 
   Result<void> takeSlot(size_t bucket);
   Result<void> complete(size_t id);
-  void addUp(const Parameter& parameter, uint16_t* values);
+  void addUp(const Parameter& parameter, Elements values);
   Result<void> launch(size_t bucket);
   Result<void> reduce(size_t bucket);
   Result<void> launchInOrder();
-  uint16_t* reducedPart(const Bucket& bucket) const;
-  uint16_t* address(const Parameter& parameter) const;
+  Elements reducedPart(const Bucket& bucket) const;
+  Elements address(const Parameter& parameter) const;
+  Elements in(const Arena& arena, uint64_t element) const {
+    return Elements{arena.as<void>(), model_->gradientPrecision()}.at(element);
+  }
   bool isLastMicroBatch() const { return microBatch_ + 1 == model_->options.microBatches; }
 
   const Model* model_ = nullptr;

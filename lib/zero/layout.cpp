@@ -48,8 +48,7 @@ void placeFrozen(Layout& layout) {
 }
 
 // Buckets for stages 0 to 2, from the last trained parameter to the first.
-void fillBuckets(Layout& layout, size_t bucketBytes) {
-  const uint64_t most = bucketBytes / kGradientBytes;
+void fillBuckets(Layout& layout, uint64_t most) {
   std::vector<std::vector<size_t>> members;  // of each bucket, backwards
   uint64_t elements = 0;                     // of the last
   for (size_t id = layout.parameters.size(); id-- > 0;) {
@@ -107,7 +106,7 @@ uint64_t divideBuckets(std::vector<Bucket>& buckets, int ranks, int rank, uint64
 }  // namespace
 
 Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& kept, int stage, int ranks,
-                  int rank, size_t bucketBytes) {
+                  int rank, uint64_t bucketElements) {
   Layout layout;
   layout.parameters = std::move(parameters);
   for (const bool isKept : kept) {
@@ -118,7 +117,7 @@ Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& ke
   if (stage == 3) {
     unitsAsBuckets(layout);
   } else {
-    fillBuckets(layout, bucketBytes);
+    fillBuckets(layout, bucketElements);
   }
   layout.shardElements = divideBuckets(layout.buckets, ranks, rank, 0);
   layout.frozenShardElements = divideBuckets(layout.frozen, ranks, rank, layout.shardElements);

@@ -22,8 +22,6 @@
 
 namespace peal::zero {
 
-inline constexpr uint64_t kGradientBytes = 2;  // of an element
-
 enum class Role : uint8_t { Trained, Frozen, Alias };
 
 struct Parameter {
@@ -86,7 +84,7 @@ struct Layout {
 
 // Fills in the positions. parameters: as registered; kept[u], for each unit: it is not freed after forward.
 Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& kept, int stage, int ranks,
-                  int rank, size_t bucketBytes);
+                  int rank, uint64_t bucketElements);
 
 // The segments of `elements` elements from `begin` of a bucket of trained parameters.
 std::vector<Segment> updateSegments(const Layout& layout, const Bucket& bucket, uint64_t begin,

@@ -12,25 +12,29 @@
 
 namespace peal::zero {
 
-// No two arrays overlap, but weight may be gradient.
-struct AdamwArgs {
-  const uint16_t* gradient;
+// Gradient: uint16_t (bf16) or float. No two arrays overlap, but weight may be a bf16 gradient.
+template <class Gradient>
+struct AdamwArgsOf {
+  const Gradient* gradient;
   float* master;
   float* moment1;
   float* moment2;
   uint16_t* weight;
   size_t count;
 };
+using AdamwArgs = AdamwArgsOf<uint16_t>;
 
 // The same with masters as remainders (lib/reduce/adamw.h). weight is read and written.
-struct AdamwRemainderArgs {
-  const uint16_t* gradient;
+template <class Gradient>
+struct AdamwRemainderArgsOf {
+  const Gradient* gradient;
   int16_t* remainder;
   float* moment1;
   float* moment2;
   uint16_t* weight;
   size_t count;
 };
+using AdamwRemainderArgs = AdamwRemainderArgsOf<uint16_t>;
 
 // Of stochastic rounding: element i of the arrays has the global index firstIndex + i.
 struct StochasticKey {
@@ -44,6 +48,13 @@ struct BlockSquares {
   double sum;      // of squares, exact if the exponents of largest and smallest are close (norm.cpp)
   uint16_t least;  // smallest magnitude that is not zero, as bits; 0x8000 if all are zero
   uint16_t most;   // largest magnitude, as bits
+};
+
+// The same of fp32 values, each cut into a high part of 12 significant bits and the low rest: a square is
+// high^2 + 2 high low + low^2, and each of the three sums is exact if the exponents are close enough.
+struct WideBlockSquares {
+  double high, cross, low;
+  uint32_t least, most;  // as above; least is 0x80000000 if all are zero
 };
 
 struct Loops {
@@ -66,6 +77,15 @@ struct Loops {
   void (*addAndRound)(uint16_t* values, const float* sums, size_t count);
   // bf16 = rounded values.
   void (*round)(const float* values, uint16_t* rounded, size_t count);
+
+  // With fp32 gradients: the same arithmetic.
+  void (*adamwFp32)(const AdamwScalars& scalars, const AdamwArgsOf<float>& args);
+  void (*adamwStochasticFp32)(const AdamwScalars& scalars, const AdamwArgsOf<float>& args,
+                              const StochasticKey& key);
+  void (*adamwRemainderFp32)(const AdamwScalars& scalars, const AdamwRemainderArgsOf<float>& args);
+  void (*squareBlocksFp32)(const float* values, size_t blocks, WideBlockSquares* results);
+  // sums += values.
+  void (*addFp32)(const float* values, float* sums, size_t count);
 };
 
 const Loops& loops(Isa isa);

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "lib/zero/elements.h"
 #include "lib/zero/layout.h"
 #include "peal/zero.h"
 
@@ -29,6 +30,11 @@ struct Model {
   pealZeroPlanStage_t plan;  // this rank's arenas
 
   int stage() const { return options.stage; }
+  // Of what gradients are handed over, summed and kept in.
+  Precision gradientPrecision() const {
+    return options.reduceType == pealZeroReduceFp32 ? Precision::Fp32 : Precision::Bf16;
+  }
+  uint64_t gradientBytes() const { return bytesOf(gradientPrecision()); }
   Owned owned(const Bucket& bucket) const {
     if (stage() == 0) {
       return {0, bucket.elements, bucket.begin};

@@ -9,15 +9,18 @@ namespace {
 
 // 2 * 15 (the span, squared) + 16 (one square) + 7 (128 of them) = 53 bits: what a double holds.
 constexpr int kMostSpan = 15;
+constexpr int kMostWideSpan = 11;  // 2 * 11 + 24 (a product of parts) + 7
+constexpr int kBf16Shift = 32;     // a bf16 value's integer has 16 bits fewer than an fp32 value's
 constexpr size_t kBlocksAtOnce = 32;
 
 // Exponent field of a magnitude; subnormals (field 0) have the scale of field 1.
 int exponentOf(uint16_t magnitude) { return std::max(1, magnitude >> 7); }
+int exponentOf(uint32_t magnitude) { return std::max(1, static_cast<int>(magnitude >> 23)); }
 
-// Adds integer * 4^(exponent - 1) units.
-void addToLimbs(std::array<int64_t, kSquareLimbs>& limbs, uint64_t integer, int exponent) {
+// Adds integer * 4^(exponent - 1) units. integer: below 2^97.
+void addToLimbs(std::array<int64_t, kSquareLimbs>& limbs, unsigned __int128 integer, int exponent) {
   const size_t shift = 2 * static_cast<size_t>(exponent - 1);
-  unsigned __int128 value = static_cast<unsigned __int128>(integer) << (shift % 32);
+  unsigned __int128 value = integer << (shift % 32);
   for (size_t limb = shift / 32; value != 0; ++limb) {
     limbs[limb] += static_cast<int64_t>(static_cast<uint32_t>(value));
     value >>= 32;
@@ -33,6 +36,15 @@ void SquareSum::addSingly(const uint16_t* values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const size_t exponent = (values[i] >> 7) & 0xff;
     const uint64_t integer = (values[i] & 0x7fu) | (exponent != 0 ? 0x80u : 0u);
+    sums_[exponent] += static_cast<unsigned __int128>(integer * integer) << kBf16Shift;
+  }
+}
+
+void SquareSum::addSingly(const float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    const size_t exponent = (bits >> 23) & 0xff;
+    const uint64_t integer = (bits & 0x7fffffu) | (exponent != 0 ? 0x800000u : 0u);
     sums_[exponent] += integer * integer;
   }
 }
@@ -53,7 +65,38 @@ void SquareSum::add(const uint16_t* values, size_t count) {
         addSingly(values + b * kSquareBlock, kSquareBlock);
       } else {
         // The unit of exponent e is 2^(2 (e - 134)): the value is integer * 2^(e - 134).
-        addToLimbs(limbs_, static_cast<uint64_t>(block.sum * powerOfTwo(-2 * (least - 134))), least);
+        addToLimbs(limbs_,
+                   static_cast<unsigned __int128>(block.sum * powerOfTwo(-2 * (least - 134))) << kBf16Shift,
+                   least);
+      }
+    }
+    values += now * kSquareBlock;
+    count -= now * kSquareBlock;
+  }
+  addSingly(values, count);
+}
+
+void SquareSum::add(const float* values, size_t count) {
+  std::array<WideBlockSquares, kBlocksAtOnce> blocks;
+  while (count >= kSquareBlock) {
+    const size_t now = std::min(kBlocksAtOnce, count / kSquareBlock);
+    loops_->squareBlocksFp32(values, now, blocks.data());
+    for (size_t b = 0; b < now; ++b) {
+      const WideBlockSquares& block = blocks[b];
+      if (block.most == 0) {
+        continue;
+      }
+      const int least = exponentOf(block.least);
+      const int most = exponentOf(block.most);
+      if (most == static_cast<int>(kNonFiniteExponent) || most - least > kMostWideSpan) {
+        addSingly(values + b * kSquareBlock, kSquareBlock);
+      } else {
+        // The unit of exponent e is 2^(2 (e - 150)). High parts are multiples of 2^12 of its root.
+        const auto integer = [&](double sum, int bits) {
+          return static_cast<unsigned __int128>(sum * powerOfTwo(-2 * (least - 150) - bits)) << bits;
+        };
+        addToLimbs(limbs_, integer(block.high, 24) + 2 * integer(block.cross, 12) + integer(block.low, 0),
+                   least);
       }
     }
     values += now * kSquareBlock;
@@ -66,6 +109,10 @@ std::array<int64_t, kSquareLimbs> SquareSum::limbs() const {
   std::array<int64_t, kSquareLimbs> limbs = limbs_;
   for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {
     addToLimbs(limbs, sums_[exponent], std::max(1, static_cast<int>(exponent)));
+  }
+  for (size_t i = 0; i + 1 < limbs.size(); ++i) {
+    limbs[i + 1] += limbs[i] >> 32;
+    limbs[i] &= 0xffffffff;
   }
   return limbs;
 }
@@ -84,7 +131,7 @@ double squareSumValue(std::span<const int64_t> limbs) {
   // in its last place, and the same number always gives the same double.
   double value = 0;
   for (size_t i = top + 1; i-- > (top >= 2 ? top - 2 : 0);) {
-    value += std::ldexp(static_cast<double>(digits[i]), static_cast<int>(32 * i) - 266);
+    value += std::ldexp(static_cast<double>(digits[i]), static_cast<int>(32 * i) - 298);
   }
   return value;
 }

@@ -62,27 +62,59 @@ void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientS
   }
 }
 
-void Optimizer::update(size_t index, const uint16_t* gradient, uint16_t* weight) {
+namespace {
+
+// The loops of a gradient's type.
+template <class Gradient>
+struct AdamwLoops;
+template <>
+struct AdamwLoops<uint16_t> {
+  static constexpr auto plain = &Loops::adamw;
+  static constexpr auto stochastic = &Loops::adamwStochastic;
+  static constexpr auto remainder = &Loops::adamwRemainder;
+};
+template <>
+struct AdamwLoops<float> {
+  static constexpr auto plain = &Loops::adamwFp32;
+  static constexpr auto stochastic = &Loops::adamwStochasticFp32;
+  static constexpr auto remainder = &Loops::adamwRemainderFp32;
+};
+
+}  // namespace
+
+template <class Gradient>
+void Optimizer::updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state,
+                              uint16_t* weight, const Segment& segment) {
+  using Ways = AdamwLoops<Gradient>;
+  const Loops& with = loops();
+  float* moment1 = moment1_.as<float>() + state;
+  float* moment2 = moment2_.as<float>() + state;
+  if (hasRemainders()) {
+    (with.*Ways::remainder)(
+        scalars, {gradient, master_.as<int16_t>() + state, moment1, moment2, weight, segment.elements});
+    return;
+  }
+  const AdamwArgsOf<Gradient> args{gradient,        master_.as<float>() + state, moment1, moment2, weight,
+                                   segment.elements};
+  if (model_->options.stochasticRounding != 0) {
+    (with.*Ways::stochastic)(scalars, args, {model_->options.seed, step_, segment.index});
+  } else {
+    (with.*Ways::plain)(scalars, args);
+  }
+}
+
+void Optimizer::update(size_t index, Elements gradient, uint16_t* weight) {
   const Owned part = model_->owned(model_->layout.buckets[index]);
   for (const Segment& segment : segments_[index]) {
     const uint64_t offset = segment.begin - part.begin;
-    const uint64_t at = part.state + offset;
     const GroupScalars& group = groups_[static_cast<size_t>(segment.group)];
     AdamwScalars scalars = group.scalars;
     scalars.decayFactor = segment.decay == pealZeroDecay ? group.decayFactor : 1.0f;
-    float* moment1 = moment1_.as<float>() + at;
-    float* moment2 = moment2_.as<float>() + at;
-    if (hasRemainders()) {
-      loops().adamwRemainder(scalars, {gradient + offset, master_.as<int16_t>() + at, moment1, moment2,
-                                       weight + offset, segment.elements});
-      continue;
-    }
-    const AdamwArgs args{gradient + offset, master_.as<float>() + at, moment1,
-                         moment2,           weight + offset,          segment.elements};
-    if (model_->options.stochasticRounding != 0) {
-      loops().adamwStochastic(scalars, args, {model_->options.seed, step_, segment.index});
+    const Elements from = gradient.at(offset);
+    if (from.isWide()) {
+      updateStretch(scalars, from.fp32(), part.state + offset, weight + offset, segment);
     } else {
-      loops().adamw(scalars, args);
+      updateStretch(scalars, from.bf16(), part.state + offset, weight + offset, segment);
     }
   }
 }

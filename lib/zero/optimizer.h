@@ -24,7 +24,7 @@ class Optimizer {
   // Begins update number `step`; every gradient is multiplied by gradientScale.
   void beginUpdate(double learningRate, uint64_t step, double gradientScale);
   // gradient, weight: the owned part of bucket number `index`.
-  void update(size_t index, const uint16_t* gradient, uint16_t* weight);
+  void update(size_t index, Elements gradient, uint16_t* weight);
 
   // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
   // owned part of the bucket's weights. In an arena, or in room if they have to be put together.
@@ -51,6 +51,10 @@ class Optimizer {
     AdamwScalars scalars;  // without decay
     float decayFactor;
   };
+  // One stretch with the same numbers; Gradient: of gradient's elements.
+  template <class Gradient>
+  void updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state, uint16_t* weight,
+                     const Segment& segment);
   std::vector<GroupScalars> groups_;  // of the running update
   uint64_t step_ = 0;                 // its number
 };

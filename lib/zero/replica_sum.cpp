@@ -1,7 +1,5 @@
 #include "lib/zero/replica_sum.h"
 
-#include "lib/zero/loops.h"
-
 namespace peal::zero {
 
 Result<void> ReplicaSum::allocate(const Model& model, Collectives& collectives) {
@@ -10,41 +8,48 @@ Result<void> ReplicaSum::allocate(const Model& model, Collectives& collectives) 
   const auto shards = static_cast<uint64_t>(collectives.shards());
   const uint64_t block = (model.layout.largestBucket + shards - 1) / shards;
   PEAL_TRY(buffers_.allocate("replica buffers", pealZeroWorking, ArenaMemory::Shared,
-                             block * (sizeof(float) + (shards - 1) * kGradientBytes),
+                             block * (sizeof(float) + (shards - 1) * model.gradientBytes()),
                              model.plan.replicaBuffers));
-  parts_ = buffers_.as<uint16_t>() + 2 * block;
+  parts_ = {buffers_.as<float>() + block, model.gradientPrecision()};
   for (const Bucket& bucket : model.layout.buckets) {
-    tasks_.push_back({nullptr, parts_, bucket.ownElements, collectives.shards(), collectives.shard(),
-                      buffers_.as<float>(), nullptr, false, nullptr});
+    tasks_.push_back({{},
+                      parts_,
+                      bucket.ownElements,
+                      collectives.shards(),
+                      collectives.shard(),
+                      buffers_.as<float>(),
+                      nullptr,
+                      false,
+                      {}});
   }
   return {};
 }
 
 // The group's parts in rank order.
 void ReplicaSum::addParts(const Task& task, float* sums) {
-  const uint16_t* next = task.parts;
+  Elements next = task.parts;
   for (int shard = 0; shard < task.shards; ++shard) {
-    const uint16_t* part = task.own;
+    Elements part = task.own;
     if (shard != task.shard) {
       part = next;
-      next += task.elements;
+      next = next.at(task.elements);
     }
     if (shard == 0 && task.startsSum) {
-      loops().widen(part, sums, task.elements);
+      startSums(part, sums, task.elements);
     } else {
-      loops().add(part, sums, task.elements);
+      addToSums(part, sums, task.elements);
     }
   }
 }
 
-Result<void> ReplicaSum::exchange(size_t index, const uint16_t* from) {
+Result<void> ReplicaSum::exchange(size_t index, Elements from) {
   const Bucket& bucket = model_->layout.buckets[index];
-  tasks_[index].own = from + bucket.ownBegin;
+  tasks_[index].own = from.at(bucket.ownBegin);
   return collectives_->exchangeBlocks({pealZeroReduceScatter, model_->nameOf(index)}, from, parts_,
                                       bucket.counts);
 }
 
-Result<void> ReplicaSum::reduce(size_t index, const uint16_t* from, uint16_t* to) {
+Result<void> ReplicaSum::reduce(size_t index, Elements from, Elements to) {
   Task& task = tasks_[index];
   task.to = to;
   task.startsSum = model_->replica == 0;
@@ -61,7 +66,7 @@ Result<void> ReplicaSum::reduce(size_t index, const uint16_t* from, uint16_t* to
   return passOn(index, task.total);
 }
 
-Result<void> ReplicaSum::addUp(size_t index, const uint16_t* from, float* sums, bool isFirst) {
+Result<void> ReplicaSum::addUp(size_t index, Elements from, float* sums, bool isFirst) {
   Task& task = tasks_[index];
   task.sums = sums;
   task.startsSum = isFirst;
@@ -74,7 +79,7 @@ Result<void> ReplicaSum::addUp(size_t index, const uint16_t* from, float* sums, 
       &task);
 }
 
-Result<void> ReplicaSum::finish(size_t index, uint16_t* to) {
+Result<void> ReplicaSum::finish(size_t index, Elements to) {
   Task& task = tasks_[index];
   task.to = to;
   if (model_->replica > 0 && task.elements > 0) {
@@ -101,7 +106,7 @@ Result<void> ReplicaSum::passOn(size_t index, const float* total) {
     PEAL_TRY(collectives_->run(
         [](void* argument) {
           const auto& sum = *static_cast<Task*>(argument);
-          loops().round(sum.sums != nullptr ? sum.sums : sum.total, sum.to, sum.elements);
+          storeSums(sum.sums != nullptr ? sum.sums : sum.total, sum.to, sum.elements);
         },
         &task));
   }

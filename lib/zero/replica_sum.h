@@ -4,8 +4,8 @@
 // groups' fp32 sums: floating-point addition is not associative. So the ranks of a group exchange their parts
 // unsummed (as many bytes as a reduce-scatter), and the sum itself goes through the groups in rank order: the
 // owner in group 0 adds up its group's parts in fp32, the owner in group 1 goes on from there with its own,
-// and the last one rounds to bf16 and sends that to all. 4 + 2 bytes per owned element where a bf16
-// all-reduce has 2 + 2, and the same number of elements.
+// and the last one rounds to bf16 (if gradients are that) and sends the result to all. 4 + 2 bytes per owned
+// element where a bf16 all-reduce has 2 + 2, and the same number of elements.
 //
 // Several micro-batches that are exchanged once a step (Model::addsUpInGroup) are first added up in fp32 in
 // each group; then the groups' sums are added in their order.
@@ -28,27 +28,27 @@ class ReplicaSum {
 
   // from: the bucket's gradients of this rank, all elements, not to be written before the stream is done with
   // them. to: this rank's block of the sum over all ranks; may be its place in `from`.
-  Result<void> reduce(size_t bucket, const uint16_t* from, uint16_t* to);
+  Result<void> reduce(size_t bucket, Elements from, Elements to);
 
   // The same for several micro-batches: sums (+)= the group's sum; then, after the last, over all groups.
-  Result<void> addUp(size_t bucket, const uint16_t* from, float* sums, bool isFirst);
-  Result<void> finish(size_t bucket, uint16_t* to);
+  Result<void> addUp(size_t bucket, Elements from, float* sums, bool isFirst);
+  Result<void> finish(size_t bucket, Elements to);
 
  private:
   // What the stream's tasks look at. Changed only when no task of the bucket is in the stream.
   struct Task {
-    const uint16_t* own;    // this rank's part of its block
-    const uint16_t* parts;  // the other ranks'
+    Elements own;    // this rank's part of its block
+    Elements parts;  // the other ranks'
     size_t elements;
     int shards, shard;
     float* total;    // of the groups so far
     float* sums;     // of this group's micro-batches
     bool startsSum;  // the sum starts with this group's first part
-    uint16_t* to;
+    Elements to;
   };
   static void addParts(const Task& task, float* sums);
 
-  Result<void> exchange(size_t bucket, const uint16_t* from);
+  Result<void> exchange(size_t bucket, Elements from);
   // Rounds the last group's total and gives it to all.
   Result<void> passOn(size_t bucket, const float* total);
   Purpose purpose(size_t bucket) const { return {pealZeroReplicas, model_->nameOf(bucket)}; }
@@ -56,7 +56,7 @@ class ReplicaSum {
   const Model* model_ = nullptr;
   Collectives* collectives_ = nullptr;
   Arena buffers_;  // the total, then the other ranks' parts; one bucket after the other uses them
-  uint16_t* parts_ = nullptr;
+  Elements parts_;
   std::vector<Task> tasks_;  // per bucket
 };
 

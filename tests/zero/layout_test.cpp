@@ -25,7 +25,7 @@ std::vector<Parameter> flat(const std::vector<uint64_t>& sizes) {
 }
 
 TEST(Layout, BucketsFillFromTheEndAndNeverSplitAParameter) {
-  const Layout layout = makeLayout(flat({4, 3, 100, 2, 5, 1}), {false}, 2, 2, 0, 8 * 2);
+  const Layout layout = makeLayout(flat({4, 3, 100, 2, 5, 1}), {false}, 2, 2, 0, 8);
   ASSERT_EQ(layout.elements, 115u);
   // 1 + 5 + 2 = 8 fill the first bucket; 100 is larger than a bucket; 3 + 4 the last.
   ASSERT_EQ(layout.buckets.size(), 3u);
@@ -62,10 +62,10 @@ TEST(Layout, OneBucketGivesTheFirstRanksOneMore) {
 TEST(Layout, BlocksOfAnyBucketsAddUpToThePlannersShard) {
   const std::vector<uint64_t> sizes{7, 1, 0, 13, 5, 2, 2, 1, 31, 3, 11, 1, 0, 17};
   for (const int ranks : {1, 2, 3, 4, 5, 7, 64, 1000}) {
-    for (const size_t bucketBytes : {2, 6, 14, 40, 1 << 20}) {
+    for (const size_t bucketElements : {1, 3, 7, 20, 1 << 19}) {
       uint64_t total = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const Layout layout = makeLayout(flat(sizes), {false}, 2, ranks, rank, bucketBytes);
+        const Layout layout = makeLayout(flat(sizes), {false}, 2, ranks, rank, bucketElements);
         EXPECT_EQ(layout.shardElements, shardElements(layout.elements, ranks, rank));
         uint64_t inShard = 0;
         for (const Bucket& bucket : layout.buckets) {
@@ -106,7 +106,7 @@ TEST(Layout, FrozenParametersLieBehindAndTiedNamesNowhere) {
         parameters[3].role = Role::Frozen;  // unit 1 is all frozen
         parameters[5].role = Role::Alias;
         parameters[5].tiedTo = 0;
-        const Layout layout = makeLayout(parameters, {false, false, false}, stage, ranks, rank, 8);
+        const Layout layout = makeLayout(parameters, {false, false, false}, stage, ranks, rank, 4);
         EXPECT_EQ(layout.elements, 13u);
         EXPECT_EQ(layout.frozenElements, 19u);
         EXPECT_EQ(layout.shardElements, shardElements(13, ranks, rank));

@@ -278,6 +278,51 @@ TEST(Loops, SameBitsOnEveryInstructionSet) {
   }
 }
 
+// fp32 gradients that bf16 can hold give the bits of bf16 gradients, in all three ways of keeping masters.
+TEST(Adamw, TakesFp32Gradients) {
+  constexpr size_t kCount = 1'003;
+  const AdamwScalars scalars = adamwScalars({0.9, 0.999, 1e-8, 0}, 1e-2, 3, 0.25);
+  const std::vector<uint16_t> narrow = randomBf16(kCount, 21, 1.0f);
+  std::vector<float> wide(kCount), initial(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    wide[i] = fromBf16(narrow[i]);
+    initial[i] = fromBf16(narrow[kCount - 1 - i]) * 0.01f;
+  }
+  const StochasticKey key{7, 3, 100};
+  for (const Isa isa : instructionSets()) {
+    const Loops& with = loops(isa);
+    for (const bool isStochastic : {false, true}) {
+      State expected(initial), state(initial);
+      const AdamwArgsOf<float> args{wide.data(),          state.master.data(), state.moment1.data(),
+                                    state.moment2.data(), state.weight.data(), kCount};
+      if (isStochastic) {
+        with.adamwStochastic(scalars, expected.args(narrow), key);
+        with.adamwStochasticFp32(scalars, args, key);
+      } else {
+        with.adamw(scalars, expected.args(narrow));
+        with.adamwFp32(scalars, args);
+      }
+      EXPECT_EQ(state.master, expected.master) << isaName(isa);
+      EXPECT_EQ(state.moment1, expected.moment1);
+      EXPECT_EQ(state.moment2, expected.moment2);
+      EXPECT_EQ(state.weight, expected.weight);
+    }
+    State expected(initial), state(initial);
+    std::vector<int16_t> remainders(kCount), expectedRemainders(kCount);
+    with.splitWeights(initial.data(), state.weight.data(), kCount);
+    with.splitRemainders(initial.data(), remainders.data(), kCount);
+    expected.weight = state.weight;
+    expectedRemainders = remainders;
+    with.adamwRemainder(scalars, {narrow.data(), expectedRemainders.data(), expected.moment1.data(),
+                                  expected.moment2.data(), expected.weight.data(), kCount});
+    with.adamwRemainderFp32(scalars, {wide.data(), remainders.data(), state.moment1.data(),
+                                      state.moment2.data(), state.weight.data(), kCount});
+    EXPECT_EQ(remainders, expectedRemainders) << isaName(isa);
+    EXPECT_EQ(state.weight, expected.weight);
+    EXPECT_EQ(state.moment2, expected.moment2);
+  }
+}
+
 double sumOfSquares(const std::vector<uint16_t>& values, Isa isa = Isa::Baseline) {
   SquareSum sum(loops(isa));
   sum.add(values.data(), values.size());
@@ -341,6 +386,75 @@ TEST(SquareSum, SameBitsHoweverItIsDividedAndOrdered) {
   }
   std::shuffle(values.begin(), values.end(), std::mt19937(3));
   EXPECT_EQ(sumOfSquares(values), expected);
+}
+
+double sumOfWideSquares(const std::vector<float>& values, Isa isa = Isa::Baseline) {
+  SquareSum sum(loops(isa));
+  sum.add(values.data(), values.size());
+  return squareSumValue(sum.limbs());
+}
+
+TEST(SquareSum, OfFp32IsExact) {
+  EXPECT_EQ(sumOfWideSquares({}), 0.0);
+  EXPECT_EQ(sumOfWideSquares({0.0f, -0.0f}), 0.0);
+  EXPECT_EQ(sumOfWideSquares({3.0f, -4.0f}), 25.0);
+  EXPECT_EQ(sumOfWideSquares({0x1p-149f}), 0x1p-298);
+  EXPECT_EQ(sumOfWideSquares(std::vector<float>(300, 0x1p-149f)), 300 * 0x1p-298);
+  EXPECT_EQ(sumOfWideSquares({0x1p-126f}), 0x1p-252);
+  const float odd = 0x1.fffffep0f;  // all bits of the three products count
+  EXPECT_EQ(sumOfWideSquares(std::vector<float>(16, odd)), 16 * (static_cast<double>(odd) * odd));
+  for (const size_t count : {127u, 128u, 4096u}) {
+    // 127 go value by value, 128 and more as blocks.
+    EXPECT_DOUBLE_EQ(sumOfWideSquares(std::vector<float>(count, -odd)),
+                     static_cast<double>(static_cast<long double>(count) * odd * odd));
+  }
+  const double largest = std::numeric_limits<float>::max();
+  EXPECT_EQ(sumOfWideSquares(std::vector<float>(1024, std::numeric_limits<float>::max())),
+            1024 * (largest * largest));
+}
+
+TEST(SquareSum, OfFp32HasTheSameBitsHoweverItIsDividedAndOrdered) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> values(50'003);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = normal(random) * (i % 911 == 0 ? 1e-20f : 1.0f);
+  }
+  const double expected = sumOfWideSquares(values);
+  long double plain = 0;
+  for (const float value : values) {
+    plain += static_cast<long double>(value) * value;
+  }
+  EXPECT_NEAR(expected / static_cast<double>(plain), 1, 1e-14);
+  for (const Isa isa : instructionSets()) {
+    EXPECT_EQ(sumOfWideSquares(values, isa), expected) << isaName(isa);
+  }
+  std::array<int64_t, kSquareLimbs> limbs{};
+  for (const float& value : values) {  // one by one: never the fast path
+    SquareSum part;
+    part.add(&value, 1);
+    const std::array<int64_t, kSquareLimbs> partLimbs = part.limbs();
+    for (size_t i = 0; i < kSquareLimbs; ++i) {
+      limbs[i] += partLimbs[i];
+    }
+  }
+  EXPECT_EQ(squareSumValue(limbs), expected);
+  std::shuffle(values.begin(), values.end(), random);
+  EXPECT_EQ(sumOfWideSquares(values), expected);
+  // bf16 values are fp32 values.
+  const std::vector<uint16_t> narrow = randomBf16(10'001, 3, 1.0f);
+  std::vector<float> widened(narrow.size());
+  std::transform(narrow.begin(), narrow.end(), widened.begin(), fromBf16);
+  EXPECT_EQ(sumOfWideSquares(widened), sumOfSquares(narrow));
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const size_t at : {0u, 127u, 10'000u}) {
+      std::vector<float> spoiled = widened;
+      spoiled[at] = bad;
+      SquareSum sum;
+      sum.add(spoiled.data(), spoiled.size());
+      EXPECT_EQ(sum.nonFinite(), 1);
+    }
+  }
 }
 
 TEST(SquareSum, FindsInfiniteAndNanAnywhere) {

@@ -59,18 +59,24 @@ float initialValue(size_t parameter, uint64_t element) {
   return (static_cast<float>(mixed) - 510.0f) * 3.1e-4f;
 }
 
-uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
-                           uint16_t weight) {
+float syntheticValue(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
+                     uint16_t weight) {
   const uint64_t place = element * 31 + parameter * 17 + static_cast<uint64_t>(rank) * 7 + step * 3 +
                          static_cast<uint64_t>(microBatch) * 11;
   const float target = (static_cast<float>(place % 97) - 48.0f) * 0.021f;
-  return roundToBf16((widen(weight) - target) * (1.0f + static_cast<float>(rank) * 0.37f));
+  return (widen(weight) - target) * (1.0f + static_cast<float>(rank) * 0.37f);
+}
+
+uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
+                           uint16_t weight) {
+  return roundToBf16(syntheticValue(parameter, element, rank, step, microBatch, weight));
 }
 
 Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, const Shape& shape,
                  const std::vector<int>& keptUnits, const std::vector<pealZeroGroup_t>& groups)
     : rank_(rank),
       microBatches_(options.microBatches),
+      isFp32_(options.reduceType == pealZeroReduceFp32),
       shape_(shape),
       units_(1 + std::max_element(shape.begin(), shape.end(),
                                   [](const auto& a, const auto& b) { return a.unit < b.unit; })
@@ -135,18 +141,33 @@ void Trainer::backward(int microBatch) {
       if (shape_[p].unit != unit || isWithheld || !shape_[p].trains()) {
         continue;
       }
-      const int id = static_cast<int>(p);
-      const uint16_t* weights = engine_.weights(id);
-      uint16_t* gradient = engine_.gradient(id);
-      for (uint64_t i = 0; i < shape_[p].elements; ++i) {
-        gradient[i] = syntheticGradient(p, i, rank_, steps_, microBatch, weights[i]);
-      }
-      if (tamper) {
-        tamper(p, microBatch, gradient);
-      }
-      engine_.gradientReady(id);
+      writeGradient(p, microBatch);
+      engine_.gradientReady(static_cast<int>(p));
     }
     engine_.leave(unit, pealZeroBackward);
+  }
+}
+
+void Trainer::writeGradient(size_t p, int microBatch) {
+  const int id = static_cast<int>(p);
+  const uint16_t* weights = engine_.weights(id);
+  const auto value = [&](uint64_t i) { return syntheticValue(p, i, rank_, steps_, microBatch, weights[i]); };
+  if (isFp32_) {
+    float* gradient = engine_.gradientFp32(id);
+    for (uint64_t i = 0; i < shape_[p].elements; ++i) {
+      gradient[i] = value(i);
+    }
+    if (tamperFp32) {
+      tamperFp32(p, microBatch, gradient);
+    }
+    return;
+  }
+  uint16_t* gradient = engine_.gradient(id);
+  for (uint64_t i = 0; i < shape_[p].elements; ++i) {
+    gradient[i] = roundToBf16(value(i));
+  }
+  if (tamper) {
+    tamper(p, microBatch, gradient);
   }
 }
 

@@ -31,7 +31,10 @@ Shape unevenShape();
 float initialValue(size_t parameter, uint64_t element);
 
 // The gradient as a function of where it is and of the weight (bf16) that is there: so an error in a weight
-// shows in every later step. Rounded once to bf16. Depends on rank and micro-batch.
+// shows in every later step. Depends on rank and micro-batch.
+float syntheticValue(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
+                     uint16_t weight);
+// Rounded once to bf16.
 uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
                            uint16_t weight);
 
@@ -43,6 +46,7 @@ class Trainer {
 
   // Changes a gradient before it is handed over; may be empty. Arguments: parameter, micro-batch, values.
   std::function<void(size_t, int, uint16_t*)> tamper;
+  std::function<void(size_t, int, float*)> tamperFp32;  // with pealZeroReduceFp32
   // Tokens of a rank, all micro-batches of a step together.
   std::function<uint64_t(int rank)> tokens = [](int rank) { return 16 + 5 * static_cast<uint64_t>(rank); };
   // Parameters whose gradient is not handed over.
@@ -59,9 +63,11 @@ class Trainer {
  private:
   void forward();
   void backward(int microBatch);
+  void writeGradient(size_t parameter, int microBatch);
 
   int rank_;
   int microBatches_;
+  bool isFp32_;
   Shape shape_;
   int units_;
   uint64_t steps_ = 0;

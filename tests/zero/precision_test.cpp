@@ -1,0 +1,240 @@
+// Gradients that are summed and kept in fp32 (reduceType): the same bits at every stage, nothing rounded on
+// the way, and twice the bytes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/zero/ranks.h"
+
+namespace peal::zero::test {
+namespace {
+
+pealZeroOptions_t wideOptions(int stage, int group = 0, size_t bucketBytes = 300, int microBatches = 1) {
+  pealZeroOptions_t options = defaultOptions();
+  options.stage = stage;
+  options.shardGroup = group;
+  options.bucketBytes = bucketBytes;
+  options.microBatches = microBatches;
+  options.clipNorm = 0.5;
+  options.reduceType = pealZeroReduceFp32;
+  return options;
+}
+
+struct WideRun {
+  std::vector<float> master, moment1, moment2, weight;
+  std::vector<double> norms;
+  std::vector<pealZeroCounters_t> counters;  // of each rank
+  bool operator==(const WideRun& other) const {
+    return master == other.master && moment1 == other.moment1 && moment2 == other.moment2 &&
+           weight == other.weight && norms == other.norms;
+  }
+};
+
+WideRun trainWide(int ranks, const pealZeroOptions_t& options, int steps = 3) {
+  WideRun run;
+  run.counters.resize(static_cast<size_t>(ranks));
+  onRanks(ranks, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, options, unevenShape());
+    std::vector<double> norms;
+    for (int i = 0; i < steps; ++i) {
+      norms.push_back(trainer.step().gradientNorm);
+      trainer.engine().checkReplicas();
+    }
+    run.counters[static_cast<size_t>(rank)] = trainer.engine().counters();
+    const std::vector<float> master = trainer.read(pealZeroMaster);
+    const std::vector<float> moment1 = trainer.read(pealZeroMoment1);
+    const std::vector<float> moment2 = trainer.read(pealZeroMoment2);
+    const std::vector<float> weight = trainer.read(pealZeroWeight);
+    if (rank == 0) {
+      run.master = master;
+      run.moment1 = moment1;
+      run.moment2 = moment2;
+      run.weight = weight;
+      run.norms = norms;
+    }
+  });
+  return run;
+}
+
+TEST(ReduceFp32, GivesTheSameBitsAtEveryStageAndInGroups) {
+  for (const auto& [ranks, groups] :
+       {std::pair<int, std::vector<int>>{1, {0}}, {2, {0, 1}}, {3, {0}}, {4, {0, 2}}}) {
+    const WideRun expected = trainWide(ranks, wideOptions(0, 0, 1 << 20));
+    pealZeroOptions_t rounded = wideOptions(0);
+    rounded.reduceType = pealZeroReduceBf16;
+    EXPECT_FALSE(trainWide(ranks, rounded) == expected);
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const int group : groups) {
+        for (const size_t bucketBytes : {size_t{4}, size_t{700}}) {
+          EXPECT_TRUE(trainWide(ranks, wideOptions(stage, stage == 0 ? 0 : group, bucketBytes)) == expected)
+              << ranks << " ranks in groups of " << group << ", stage " << stage << ", buckets of "
+              << bucketBytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceFp32, GivesTheSameBitsWithMicroBatches) {
+  constexpr int kRanks = 4;
+  const WideRun before = trainWide(kRanks, wideOptions(0, 0, 1 << 20, 3));
+  EXPECT_TRUE(trainWide(kRanks, wideOptions(1, 0, 300, 3)) == before);
+  const WideRun after = trainWide(kRanks, wideOptions(2, 0, 300, 3));
+  EXPECT_TRUE(trainWide(kRanks, wideOptions(3, 0, 300, 3)) == after);
+  for (size_t i = 0; i < before.moment1.size(); ++i) {
+    EXPECT_NEAR(before.moment1[i], after.moment1[i], 1e-5 + 1.3e-6 * std::abs(after.moment1[i]));
+  }
+  for (int stage = 0; stage <= 3; ++stage) {
+    pealZeroOptions_t options = wideOptions(stage, stage == 0 ? 0 : 2, 300, 3);
+    options.reduceEachMicroBatch = 1;
+    EXPECT_TRUE(trainWide(kRanks, options) == after) << stage;
+  }
+}
+
+// Against the sum in fp64: what is left is the rounding of N - 1 fp32 additions, not of a bf16 sum.
+TEST(ReduceFp32, RoundsNothingToBf16) {
+  constexpr int kRanks = 4;
+  pealZeroOptions_t options = wideOptions(2);
+  options.clipNorm = 0;
+  const WideRun run = trainWide(kRanks, options, 1);
+  const Shape shape = unevenShape();
+  double squares = 0, tokens = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    tokens += 16 + 5 * rank;
+  }
+  size_t at = 0;
+  for (size_t p = 0; p < shape.size(); ++p) {
+    for (uint64_t i = 0; i < shape[p].elements; ++i, ++at) {
+      double sum = 0;
+      float exact = 0;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const float value = syntheticValue(p, i, rank, 0, 0, roundToBf16(initialValue(p, i)));
+        sum += value;
+        exact += value;
+      }
+      squares += static_cast<double>(exact) * exact;
+      const double mean = sum / tokens;
+      EXPECT_NEAR(run.moment1[at], (1 - options.beta1) * mean, 1e-9 + 1e-6 * std::abs(mean));
+    }
+  }
+  EXPECT_NEAR(run.norms[0] / (std::sqrt(squares) / tokens), 1, 1e-13);
+}
+
+TEST(ReduceFp32, SendsTwiceTheBytesOfGradientsAndNoMoreOfWeights) {
+  uint64_t psi = 0;
+  for (const ModelParameter& parameter : unevenShape()) {
+    psi += parameter.elements;
+  }
+  for (const auto& [ranks, group] : {std::pair<int, int>{3, 0}, {4, 2}}) {
+    for (const int m : {1, 3}) {
+      for (int stage = group == 0 ? 0 : 3; stage <= 3; ++stage) {
+        SCOPED_TRACE(
+            fmt::format("{} ranks in groups of {}, {} micro-batches, stage {}", ranks, group, m, stage));
+        const WideRun run = trainWide(ranks, wideOptions(stage, group, 300, m), 2);
+        uint64_t reduced = 0, gathered = 0, between = 0;
+        for (const pealZeroCounters_t& counters : run.counters) {
+          for (const int counter : {pealZeroAllReduce, pealZeroReduceScatter, pealZeroReplicas}) {
+            EXPECT_EQ(counters.bytesSent[counter], 4 * counters.elementsSent[counter]);
+          }
+          EXPECT_EQ(counters.bytesSent[pealZeroAllGather], 2 * counters.elementsSent[pealZeroAllGather]);
+          reduced += counters.bytesSent[pealZeroAllReduce] + counters.bytesSent[pealZeroReduceScatter];
+          gathered += counters.bytesSent[pealZeroAllGather];
+          between += counters.bytesSent[pealZeroReplicas];
+        }
+        pealZeroPlanInput_t input = defaultPlanInput();
+        input.parameters = psi;
+        input.gradientBytes = 4;
+        input.ranks = ranks;
+        input.group = group;
+        input.microBatches = m;
+        const pealZeroPlan_t planned = plan(input);
+        const double total = 2.0 * ranks;  // steps and ranks
+        if (group == 0) {
+          EXPECT_NEAR(planned.stages[stage].reduceBytesSent * total, static_cast<double>(reduced), 1e-6);
+          EXPECT_NEAR(planned.stages[stage].gatherBytesSent * total, static_cast<double>(gathered), 1e-6);
+        } else {
+          const pealZeroPlanStage_t& row = planned.stages[pealZeroPlanHsdp];
+          EXPECT_NEAR(row.groupBytesSent * total, static_cast<double>(reduced + gathered), 1e-6);
+          EXPECT_NEAR(row.bytesSent * total, static_cast<double>(between), 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceFp32, ArenasEqualThePlanner) {
+  for (const auto& [ranks, group] : {std::pair<int, int>{3, 0}, {4, 2}}) {
+    for (int stage = group == 0 ? 0 : 1; stage <= 3; ++stage) {
+      onRanks(ranks, [&](int rank, pealComm_t comm) {
+        Trainer trainer(comm, rank, wideOptions(stage, group, 300, 2), unevenShape());
+        std::map<std::string, uint64_t> bytes;
+        uint64_t states = 0;
+        for (const pealZeroArena_t& arena : trainer.engine().memory()) {
+          EXPECT_EQ(arena.bytes, arena.plannedBytes) << arena.name << ", stage " << stage;
+          states += arena.kind == pealZeroModelState ? arena.bytes : 0;
+          bytes[arena.name] = arena.bytes;
+        }
+        pealZeroPlanInput_t input = defaultPlanInput();
+        input.parameters = trainer.elements();
+        input.gradientBytes = 4;
+        input.ranks = group == 0 ? ranks : group;
+        input.rank = rank % static_cast<int>(input.ranks);
+        const pealZeroPlanStage_t row = plan(input).stages[stage];
+        EXPECT_EQ(states, row.modelStates);
+        EXPECT_EQ(bytes["gradients"], 4 * (stage <= 1 ? trainer.elements() : row.shardElements));
+      });
+    }
+  }
+}
+
+TEST(ReduceFp32, OneBadGradientOnOneRankSkipsTheStepOnAll) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(3, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, wideOptions(stage), unevenShape());
+      trainer.withheld = {0};
+      trainer.step();
+      const std::vector<float> master = trainer.read(pealZeroMaster);
+      trainer.tamperFp32 = [&](size_t parameter, int, float* gradient) {
+        if (rank == 1 && parameter == 5) {
+          gradient[77] = std::numeric_limits<float>::infinity();
+        }
+      };
+      EXPECT_EQ(trainer.step().skipped, 1);
+      EXPECT_EQ(trainer.read(pealZeroMaster), master);
+      trainer.tamperFp32 = {};
+      EXPECT_EQ(trainer.step().missingGradients, 1u);
+      EXPECT_NE(trainer.read(pealZeroMaster), master);
+    });
+  }
+}
+
+TEST(ReduceFp32, GradientsOfTheOtherTypeAreRefused) {
+  for (const pealZeroReduceType_t type : {pealZeroReduceBf16, pealZeroReduceFp32}) {
+    onRanks(1, [&](int, pealComm_t comm) {
+      pealZeroOptions_t options = wideOptions(1);
+      options.reduceType = type;
+      Engine engine(comm, options);
+      const float initial = 1;
+      engine.setInitial(engine.addParameter("p", 1, 0, pealZeroDecay), &initial);
+      engine.seal();
+      engine.enter(0, pealZeroBackward);
+      uint16_t* narrow = nullptr;
+      float* wide = nullptr;
+      const bool isWide = type == pealZeroReduceFp32;
+      EXPECT_EQ(pealZeroGradient(engine.handle(), 0, &narrow), isWide ? pealInvalidUsage : pealSuccess);
+      EXPECT_EQ(pealZeroGradientFp32(engine.handle(), 0, &wide), isWide ? pealSuccess : pealInvalidUsage);
+      EXPECT_EQ(narrow == nullptr, isWide);
+      EXPECT_EQ(wide != nullptr, isWide);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace peal::zero::test
