@@ -90,9 +90,12 @@ typedef struct pealZeroOptions {
   int reduceEachMicroBatch;
   int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3). Never
                       more than there are buckets (units) */
-  int unitSlots;   /* stage 3: buffers for gathered units; 0: 3 and one for each kept unit. Never more than
-                      there are units */
-  int prefetch;    /* stage 3, 1: gather the unit that came next last time while this one computes */
+  int unitSlots;   /* stage 3: buffers for gathered units; 0: 2, prefetchDepth, and one for each kept unit.
+                      Never more than   there are units */
+  /* Stage 3: while a unit computes, forward or backward, the units that came next last time are gathered, so
+   * many ahead, as far as there are buffers; backward their gathering goes before the reduction of this
+   * unit's gradients. 0: each unit is gathered when it is entered. */
+  int prefetchDepth;
   pealZeroMissing_t missingGradients;
   double clipNorm; /* > 0: gradients are scaled so that their global norm is at most this; 0: off */
   double beta1, beta2, epsilon, weightDecay; /* AdamW; the decay is decoupled: w -= lr * weightDecay * w */
@@ -109,13 +112,17 @@ typedef struct pealZeroOptions {
    * microBatches > 1 the groups exchange sums once a step, or every time if reduceEachMicroBatch. */
   int shardGroup;
   pealZeroReduceType_t reduceType;
+  /* Stage 3: the most units whose gathering is under way at once; what comes ahead waits for its turn. From
+   * 1; 0: prefetchDepth + 1, the unit that is entered and those ahead. */
+  int gathersInFlight;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
-#define PEAL_ZERO_OPTIONS_INITIALIZER                                                                       \
-  {                                                                                                         \
-    sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,      \
-        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16 \
+#define PEAL_ZERO_OPTIONS_INITIALIZER                                                                        \
+  {                                                                                                          \
+    sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
+        pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
+        0                                                                                                    \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */

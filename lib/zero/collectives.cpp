@@ -19,6 +19,23 @@ uint64_t othersElements(std::span<const size_t> counts, int rank) {
   return std::accumulate(counts.begin(), counts.end(), uint64_t{0}) - own;
 }
 
+Operation operationOf(int counter) {
+  switch (counter) {
+    case pealZeroAllReduce:
+      return Operation::AllReduce;
+    case pealZeroReduceScatter:
+      return Operation::ReduceScatter;
+    case pealZeroAllGather:
+      return Operation::Gather;
+    case pealZeroReplicas:
+      return Operation::Replicas;
+    case pealZeroControl:
+      return Operation::Control;
+    default:
+      return Operation::Other;
+  }
+}
+
 }  // namespace
 
 // ---- marks ----------------------------------------------------------------------------------------------
@@ -201,7 +218,8 @@ Error Collectives::failure(const char* what, pealResult_t code) {
 template <class Call>
 Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
                                 Call call, Count count) {
-  PEAL_TRY(run([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
+  PEAL_TRY(queueBefore(operationOf(purpose.counter)));
+  PEAL_TRY(queue([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
   if (const pealResult_t code = call(); code != pealSuccess) {
     return failure(what, code);
   }
@@ -210,7 +228,7 @@ Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elem
   counters_.elementsSent[purpose.counter] += elementsSent;
   counters_.bytesSent[purpose.counter] += bytes;
   lastIssued_ = purpose;
-  PEAL_TRY(run(
+  PEAL_TRY(queue(
       [](void* argument) {
         auto& clock = *static_cast<StreamClock*>(argument);
         clock.ended = Clock::now();
@@ -223,10 +241,36 @@ Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elem
     return {};
   }
   spans_.deliver();
-  return run(SpanLog::end, spans_.issued(purpose, bytes, clock_));
+  return queue(SpanLog::end, spans_.issued(purpose, bytes, clock_));
 }
 
 Result<void> Collectives::run(void (*task)(void*), void* argument) {
+  PEAL_TRY(queueBefore(Operation::Sum));
+  return queue(task, argument);
+}
+
+Result<void> Collectives::queueBefore(Operation operation) {
+  if (before_ == nullptr) {
+    return {};
+  }
+  return queue(
+      [](void* argument) {
+        const auto& hook = *static_cast<const Hook*>(argument);
+        hook.before(hook.user, hook.operation);
+      },
+      &hooks_[static_cast<size_t>(operation)]);
+}
+
+Result<void> Collectives::setBefore(BeforeOperation before, void* user) {
+  PEAL_TRY(finish());
+  for (int operation = 0; operation < kOperations; ++operation) {
+    hooks_[static_cast<size_t>(operation)] = {before, user, static_cast<Operation>(operation)};
+  }
+  before_ = before;
+  return {};
+}
+
+Result<void> Collectives::queue(void (*task)(void*), void* argument) {
   if (const pealResult_t code = pealStreamLaunchHostFunc(stream_, task, argument); code != pealSuccess) {
     return failure("queueing on the engine's stream", code);
   }

@@ -7,6 +7,7 @@
 // The caller's thread issues and waits, the stream's worker runs. Every edge between the two is a Mark: the
 // worker's results may be touched only after wait(). Knows no stage and no bucket.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
 #include "lib/zero/elements.h"
+#include "lib/zero/operations.h"
 #include "lib/zero/spans.h"
 #include "peal/zero.h"
 
@@ -78,7 +80,7 @@ class Collectives {
   Result<void> sendToReplicaAfter(Purpose purpose, const float* from, size_t count);
   Result<void> broadcastFromLastReplica(Purpose purpose, Elements buffer, size_t count);
   Result<void> broadcastFromZero(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
-  // Runs task(argument) on the stream.
+  // Runs task(argument) on the stream: a pass over gradients.
   Result<void> run(void (*task)(void*), void* argument);
 
   Result<void> record(Mark& mark);
@@ -90,6 +92,14 @@ class Collectives {
   double waitSeconds() const { return waitSeconds_; }
   // Ends an earlier trace, after what is queued, and begins another; nullptr: none.
   Result<void> setTrace(pealZeroTrace_t callback, void* user);
+  // Waits for what is queued. before: nullptr: none.
+  Result<void> setBefore(BeforeOperation before, void* user);
+  // Of an operation that runs on the caller's thread.
+  void begin(Operation operation) {
+    if (before_ != nullptr) {
+      before_(hooks_.front().user, operation);
+    }
+  }
   // The first failure: the ranks are no longer in step.
   const std::optional<Error>& broken() const { return broken_; }
 
@@ -100,6 +110,8 @@ class Collectives {
   template <class Call>
   Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type, Call call,
                      Count count = Count::Call);
+  Result<void> queue(void (*task)(void*), void* argument);
+  Result<void> queueBefore(Operation operation);
   Error failure(const char* what, pealResult_t code);
   Result<void> divide(pealComm_t parent, int shardGroup);
   static Result<Team> split(pealComm_t comm, int color, const char* name);
@@ -113,6 +125,14 @@ class Collectives {
   pealZeroCounters_t counters_{};
   double waitSeconds_ = 0;
   SpanLog spans_;
+  // What the stream's worker calls for each kind of operation, if before_ is set. Changed when it is idle.
+  struct Hook {
+    BeforeOperation before;
+    void* user;
+    Operation operation;
+  };
+  BeforeOperation before_ = nullptr;
+  std::array<Hook, kOperations> hooks_{};
   Purpose lastIssued_ = pealZeroStart;
   Mark end_;
   std::optional<Error> broken_;

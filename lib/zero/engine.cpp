@@ -24,7 +24,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 17> ranges{{
+  const std::array<Range, 18> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -32,7 +32,8 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"bucketSlots", static_cast<double>(o.bucketSlots), 0, 64},
       {"unitSlots", static_cast<double>(o.unitSlots), 0, 4096},
       {"shardGroup", static_cast<double>(o.shardGroup), 0, 1e6},
-      {"prefetch", static_cast<double>(o.prefetch), 0, 1},
+      {"prefetchDepth", static_cast<double>(o.prefetchDepth), 0, 64},
+      {"gathersInFlight", static_cast<double>(o.gathersInFlight), 0, 4096},
       {"reduceType", static_cast<double>(o.reduceType), 0, 1},
       {"missingGradients", static_cast<double>(o.missingGradients), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
@@ -182,14 +183,17 @@ Result<void> Engine::leave(int unit, pealZeroPass_t pass) {
   if (!index) {
     return index.error();
   }
-  if (pass == pealZeroBackward && weights_.isOpenFor(*index, pass)) {
-    PEAL_TRY(closeBackward(*index));
+  const bool closes = pass == pealZeroBackward && weights_.isOpenFor(*index, pass);
+  if (closes) {
+    PEAL_TRY(gradients_.fillMissing(*index));
   }
-  return weights_.leave(*index, pass);
+  // Its buffer is free now: the gathering that may go into it comes before the reduction of its gradients.
+  PEAL_TRY(weights_.leave(*index, pass));
+  return closes ? closeBackward(*index) : Result<void>();
 }
 
+// Its gradients are complete.
 Result<void> Engine::closeBackward(size_t unit) {
-  PEAL_TRY(gradients_.fillMissing(unit));
   if (model_.stage() == 3) {
     PEAL_TRY(gradients_.reduceUnit(unit));
   }
@@ -264,6 +268,7 @@ Result<void> Engine::endMicroBatch() {
   // Units without backward, last first, as backward would have left them.
   for (size_t unit = model_.layout.units.size(); unit-- > 0;) {
     if (!closed_[unit]) {
+      PEAL_TRY(gradients_.fillMissing(unit));
       PEAL_TRY(closeBackward(unit));
     }
   }

@@ -52,6 +52,7 @@ class Engine {
   Result<std::span<const pealZeroArena_t>> memory() const;
   pealZeroCounters_t counters() const;
   Result<void> setTrace(pealZeroTrace_t trace, void* user);
+  Result<void> setBefore(BeforeOperation before, void* user) { return collectives_->setBefore(before, user); }
   pealComm_t comm() const { return collectives_->comm(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
   // Its strings are the engine's.

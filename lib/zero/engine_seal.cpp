@@ -42,7 +42,7 @@ struct Statement {
 };
 static_assert(sizeof(Statement) == 3 * sizeof(uint64_t));
 
-constexpr int kGatheredUnits = 3;  // stage 3: one held open around the others, one in use, one on its way
+constexpr int kOpenUnits = 2;      // stage 3: one held open around the others, one in use
 constexpr int kBucketSlots = 2;    // stage 2: one being written, one being reduced
 constexpr int kGradientUnits = 3;  // stage 3: as for gathered units, the last being reduced
 constexpr uint64_t kStagingElements = uint64_t{1} << 20;
@@ -86,7 +86,11 @@ void Engine::makeModel() {
   const auto slots = [](int wanted, int otherwise, size_t things) {
     return static_cast<int>(std::min(static_cast<size_t>(wanted > 0 ? wanted : otherwise), things));
   };
-  model_.options.unitSlots = slots(options_.unitSlots, kGatheredUnits + kept, layout.units.size());
+  model_.options.unitSlots =
+      slots(options_.unitSlots, kOpenUnits + options_.prefetchDepth + kept, layout.units.size());
+  if (options_.gathersInFlight == 0) {
+    model_.options.gathersInFlight = options_.prefetchDepth + 1;
+  }
   model_.options.bucketSlots =
       slots(options_.bucketSlots, options_.stage == 3 ? kGradientUnits : kBucketSlots, layout.buckets.size());
 
@@ -139,9 +143,9 @@ uint64_t Engine::digestOptions() const {
   Digest digest;
   for (const int value :
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
-        options_.unitSlots, options_.prefetch, static_cast<int>(options_.missingGradients),
-        static_cast<int>(options_.master), options_.stochasticRounding, options_.shardGroup,
-        static_cast<int>(options_.reduceType)}) {
+        options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight,
+        static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
+        options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType)}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});

@@ -127,6 +127,7 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
 Result<void> Engine::update(double learningRate, double gradientScale) {
   optimizer_.beginUpdate(learningRate, updates_, gradientScale);
   for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
+    collectives_->begin(Operation::Update);
     optimizer_.update(bucket, gradients_.owned(bucket), weights_.owned(bucket));
     PEAL_TRY(weights_.gatherUpdated(bucket));
   }

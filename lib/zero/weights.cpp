@@ -68,10 +68,7 @@ Result<void> Weights::enter(size_t unit, pealZeroPass_t pass) {
                              passName(pass), passName(state.pass))};
   }
   if (model_->stage() == 3) {
-    PEAL_TRY(gather(unit));
-    learnOrder(unit, pass);
-    PEAL_TRY(prefetchAfter(unit, pass));
-    PEAL_TRY(collectives_->wait(state.gathered));
+    PEAL_TRY(enterSharded(unit, pass));
   } else {
     for (const size_t id : model_->layout.units[unit].parameters) {
       PEAL_TRY(collectives_->wait(updated_[model_->layout.parameters[id].bucket]));
@@ -96,7 +93,8 @@ Result<void> Weights::leave(size_t unit, pealZeroPass_t pass) {
   if (pass == pealZeroBackward || !model_->layout.units[unit].kept) {
     free(state);
   }
-  return {};
+  return model_->stage() == 3 && lastEntered_ != kNone && lastPass_ == pass ? prefetchAhead()
+                                                                            : Result<void>();
 }
 
 const uint16_t* Weights::weights(size_t id) const {
@@ -112,19 +110,30 @@ const uint16_t* Weights::weights(size_t id) const {
          before + (parameter.begin - bucket.begin);
 }
 
-// Issues the gathering of a unit that is not gathered yet.
-Result<void> Weights::gather(size_t unit) {
+Result<void> Weights::enterSharded(size_t unit, pealZeroPass_t pass) {
   UnitState& state = units_[unit];
-  if (state.slot != kNone) {
-    return {};
+  if (state.slot == kNone) {
+    const int slot = slotForEntry();
+    if (slot == kNone) {
+      return Error{pealInvalidUsage,
+                   fmt::format("all {} unit buffers are in use ({} units are open), so unit {} cannot be "
+                               "gathered; leave units when they are done, or raise unitSlots",
+                               slotTaken_.size(), openUnits_, unit)};
+    }
+    while (!mayIssue()) {
+      PEAL_TRY(awaitOldest());
+    }
+    PEAL_TRY(gather(unit, slot));
   }
-  const int slot = freeSlot();
-  if (slot == kNone) {
-    return Error{pealInvalidUsage,
-                 fmt::format("all {} unit buffers are in use ({} units are open), so unit {} cannot be "
-                             "gathered; leave units when they are done, or raise unitSlots",
-                             slotTaken_.size(), openUnits_, unit)};
-  }
+  state.prefetched = false;
+  learnOrder(unit, pass);
+  PEAL_TRY(prefetchAhead());
+  return arrive(state);
+}
+
+// Issues the gathering of a unit that is not gathered yet.
+Result<void> Weights::gather(size_t unit, int slot) {
+  UnitState& state = units_[unit];
   const Layout& layout = model_->layout;
   uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * layout.largestUnit;
   for (const Bucket* part : {&layout.buckets[layout.buckets.size() - 1 - unit], &layout.frozen[unit]}) {
@@ -136,7 +145,26 @@ Result<void> Weights::gather(size_t unit) {
   }
   slotTaken_[static_cast<size_t>(slot)] = true;
   state.slot = slot;
+  state.issue = ++issued_;
   return collectives_->record(state.gathered);
+}
+
+// The stream runs in order: what was issued before has arrived, too.
+Result<void> Weights::arrive(UnitState& unit) {
+  PEAL_TRY(collectives_->wait(unit.gathered));
+  arrived_ = std::max(arrived_, unit.issue);
+  return {};
+}
+
+// A unit that gave up its buffer may have been gathered again since, so the oldest known may be a later one.
+Result<void> Weights::awaitOldest() {
+  UnitState* oldest = nullptr;
+  for (UnitState& unit : units_) {
+    if (unit.issue > arrived_ && (oldest == nullptr || unit.issue < oldest->issue)) {
+      oldest = &unit;
+    }
+  }
+  return arrive(*oldest);  // there is one, since the last that was issued has not arrived
 }
 
 // A pass is a run of different units entered in one direction.
@@ -151,14 +179,30 @@ void Weights::learnOrder(size_t unit, pealZeroPass_t pass) {
   lastPass_ = pass;
 }
 
-// Issues the gathering of what came next last time.
-Result<void> Weights::prefetchAfter(size_t unit, pealZeroPass_t pass) {
-  const int next = next_[pass][unit];
-  if (model_->options.prefetch == 0 || next == kNone || entered_[static_cast<size_t>(next)] ||
-      freeSlot() == kNone) {
-    return {};
+// Issues the gathering of what came next last time. Never waits but for the unit that was entered last, whose
+// turn it is anyway.
+Result<void> Weights::prefetchAhead() {
+  UnitState& current = units_[static_cast<size_t>(lastEntered_)];
+  int next = lastEntered_;
+  for (int ahead = 0; ahead < model_->options.prefetchDepth; ++ahead) {
+    next = next_[lastPass_][static_cast<size_t>(next)];
+    if (next == kNone || entered_[static_cast<size_t>(next)]) {
+      break;
+    }
+    if (units_[static_cast<size_t>(next)].slot != kNone) {
+      continue;
+    }
+    const int slot = freeSlot();
+    if (slot != kNone && !mayIssue() && current.slot != kNone) {
+      PEAL_TRY(arrive(current));
+    }
+    if (slot == kNone || !mayIssue()) {
+      break;
+    }
+    PEAL_TRY(gather(static_cast<size_t>(next), slot));
+    units_[static_cast<size_t>(next)].prefetched = true;
   }
-  return gather(static_cast<size_t>(next));
+  return {};
 }
 
 int Weights::freeSlot() const {
@@ -166,10 +210,27 @@ int Weights::freeSlot() const {
   return found == slotTaken_.end() ? kNone : static_cast<int>(found - slotTaken_.begin());
 }
 
+// A unit that was gathered ahead and did not come next gives its buffer to one that is needed now.
+int Weights::slotForEntry() {
+  if (freeSlot() == kNone) {
+    UnitState* earliest = nullptr;
+    for (UnitState& unit : units_) {
+      if (unit.prefetched && (earliest == nullptr || unit.issue < earliest->issue)) {
+        earliest = &unit;
+      }
+    }
+    if (earliest != nullptr) {
+      free(*earliest);
+    }
+  }
+  return freeSlot();
+}
+
 void Weights::free(UnitState& unit) {
   if (unit.slot != kNone) {
     slotTaken_[static_cast<size_t>(unit.slot)] = false;
     unit.slot = kNone;
+    unit.prefetched = false;
   }
 }
 

@@ -3,8 +3,10 @@
 //
 // At stages 1 and 2 the new weights are gathered bucket by bucket after the step, first needed first, and a
 // unit is entered when its buckets are there. At stage 3 a unit is gathered into a free buffer when it is
-// entered, or one unit earlier: while a unit computes, the unit that followed it last time in the same pass
-// is gathered. All decisions follow from the sequence of calls, so they are the same on every rank.
+// entered, or earlier: while a unit computes, the units that followed it last time in the same pass are
+// gathered, as many as prefetchDepth says, as there are buffers, and as gathersInFlight allows. A gathering
+// is in flight until the caller has waited for it or for a later one: whether it really has ended differs
+// from rank to rank. All decisions follow from the sequence of calls, so they are the same on every rank.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -55,12 +57,21 @@ class Weights {
     pealZeroPass_t pass = pealZeroForward;
     int slot = -1;  // stage 3: where it is gathered
     Mark gathered;
+    uint64_t issue = 0;       // number of its last gathering, from 1
+    bool prefetched = false;  // and not entered since
   };
 
-  Result<void> gather(size_t unit);
+  Result<void> enterSharded(size_t unit, pealZeroPass_t pass);
+  Result<void> gather(size_t unit, int slot);
+  Result<void> arrive(UnitState& unit);
+  Result<void> awaitOldest();
+  bool mayIssue() const {
+    return issued_ - arrived_ < static_cast<uint64_t>(model_->options.gathersInFlight);
+  }
   void learnOrder(size_t unit, pealZeroPass_t pass);
-  Result<void> prefetchAfter(size_t unit, pealZeroPass_t pass);
+  Result<void> prefetchAhead();
   int freeSlot() const;
+  int slotForEntry();
   void free(UnitState& unit);
 
   static constexpr int kNone = -1;
@@ -72,6 +83,7 @@ class Weights {
   std::vector<bool> slotTaken_;
   std::vector<Mark> updated_;             // per bucket, stages 1 and 2
   std::array<std::vector<int>, 2> next_;  // per pass: the unit entered after this one
+  uint64_t issued_ = 0, arrived_ = 0;     // gatherings, by their numbers
   int lastEntered_ = kNone;               // in the running pass
   pealZeroPass_t lastPass_ = pealZeroForward;
   std::vector<bool> entered_;  // in the running pass

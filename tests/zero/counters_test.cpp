@@ -94,7 +94,7 @@ TEST(Counters, CallsAtStage3AndWithoutReshard) {
   const Shape shape = unevenShape();  // five units
   for (const int prefetch : {0, 1}) {
     pealZeroOptions_t options = countedOptions(3, 1 << 20, 2);
-    options.prefetch = prefetch;
+    options.prefetchDepth = prefetch;
     std::vector<uint64_t> calls;
     countedElements(2, options, shape, {}, &calls);
     EXPECT_EQ(calls[1], 2u * 5u);       // reduce-scatters

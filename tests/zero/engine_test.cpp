@@ -77,9 +77,9 @@ TEST(Stages, PrefetchAndKeptUnitsChangeNoBits) {
   for (const int ranks : {2, 3}) {
     const Outcome expected = train(ranks, optionsOf(0, 1 << 20));
     pealZeroOptions_t options = optionsOf(3, 1 << 20);
-    options.prefetch = 0;
+    options.prefetchDepth = 0;
     EXPECT_TRUE(train(ranks, options) == expected);
-    options.prefetch = 1;
+    options.prefetchDepth = 1;
     options.unitSlots = 2;  // no buffer is left to prefetch into
     EXPECT_TRUE(train(ranks, options) == expected);
     options.unitSlots = 0;

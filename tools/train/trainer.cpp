@@ -60,7 +60,7 @@ pealZeroOptions_t engineOptions(const TrainOptions& options) {
   zero.master = options.engine.master;
   zero.stochasticRounding = options.engine.roundsStochastically ? 1 : 0;
   zero.seed = options.seed;
-  zero.prefetch = options.engine.prefetches ? 1 : 0;
+  zero.prefetchDepth = options.engine.prefetches ? 1 : 0;
   zero.bucketSlots = options.engine.bucketSlots;
   zero.unitSlots = options.engine.unitSlots;
   return zero;

@@ -1,0 +1,40 @@
+#include "tests/zero/before.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "lib/zero/entry.h"
+
+namespace peal::zero::test {
+
+static_assert(kKinds == kOperations);
+static_assert(static_cast<int>(Kind::AllReduce) == static_cast<int>(Operation::AllReduce));
+static_assert(static_cast<int>(Kind::ReduceScatter) == static_cast<int>(Operation::ReduceScatter));
+static_assert(static_cast<int>(Kind::Gather) == static_cast<int>(Operation::Gather));
+static_assert(static_cast<int>(Kind::Replicas) == static_cast<int>(Operation::Replicas));
+static_assert(static_cast<int>(Kind::Control) == static_cast<int>(Operation::Control));
+static_assert(static_cast<int>(Kind::Other) == static_cast<int>(Operation::Other));
+static_assert(static_cast<int>(Kind::Sum) == static_cast<int>(Operation::Sum));
+static_assert(static_cast<int>(Kind::Update) == static_cast<int>(Operation::Update));
+
+const char* nameOf(Kind kind) {
+  constexpr std::array<const char*, kKinds> names{"all-reduce", "reduce-scatter", "gather", "replicas",
+                                                  "control",    "other",          "sum",    "update"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Before::Before(pealZero_t zero, std::function<void(Kind)> call) : zero_(zero), call_(std::move(call)) {
+  const auto forward = [](void* user, Operation operation) {
+    static_cast<Before*>(user)->call_(static_cast<Kind>(operation));
+  };
+  if (Result<void> set = zero_->engine->setBefore(forward, this); !set) {
+    throw std::runtime_error(set.error().message);
+  }
+}
+
+Before::~Before() {
+  // Fails if communication did, which the test has seen.
+  (void)zero_->engine->setBefore(nullptr, nullptr);
+}
+
+}  // namespace peal::zero::test

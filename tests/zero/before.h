@@ -1,0 +1,29 @@
+// lib/zero/operations.h for tests that drive the engine through its C++ face, which cannot be included beside
+// headers of lib/.
+#pragma once
+#include <array>
+#include <functional>
+
+#include "peal/zero.h"
+
+namespace peal::zero::test {
+
+enum class Kind { AllReduce, ReduceScatter, Gather, Replicas, Control, Other, Sum, Update };
+inline constexpr int kKinds = 8;
+const char* nameOf(Kind kind);
+
+// Calls a function before each operation of an engine, on the thread that runs it, as long as it exists. The
+// engine must outlive it, and be between steps at its beginning and end.
+class Before {
+ public:
+  Before(pealZero_t zero, std::function<void(Kind)> call);
+  ~Before();
+  Before(const Before&) = delete;
+  Before& operator=(const Before&) = delete;
+
+ private:
+  pealZero_t zero_;
+  std::function<void(Kind)> call_;
+};
+
+}  // namespace peal::zero::test

@@ -1,0 +1,124 @@
+// Every kind of operation, delayed on each rank in turn, leaves the bits as they are: nothing is read before
+// it is there, and no buffer is used again before the stream is done with it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tests/zero/before.h"
+#include "tests/zero/ranks.h"
+
+namespace peal::zero::test {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstDelay{10}, kDelay{1};
+
+// A way to train in which buffers are used again and again.
+struct Way {
+  int ranks, stage, group, microBatches, each;
+  std::vector<Kind> kinds;  // that it has
+};
+
+const std::vector<Way>& ways() {
+  static const std::vector<Way> all{
+      {2, 0, 0, 2, 1, {Kind::AllReduce, Kind::Sum, Kind::Control, Kind::Update}},
+      {2, 1, 0, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Control, Kind::Update}},
+      {3, 2, 0, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Sum, Kind::Control, Kind::Update}},
+      {3, 3, 0, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Sum, Kind::Control, Kind::Update}},
+      {4, 3, 2, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Replicas, Kind::Sum, Kind::Update}},
+      {4, 2, 2, 2, 1, {Kind::ReduceScatter, Kind::Gather, Kind::Replicas, Kind::Sum, Kind::Update}},
+  };
+  return all;
+}
+
+std::vector<float> trainDelayed(const Way& way, Kind kind, int lateRank) {
+  pealZeroOptions_t options = defaultOptions();
+  options.stage = way.stage;
+  options.shardGroup = way.group;
+  options.microBatches = way.microBatches;
+  options.reduceEachMicroBatch = way.each;
+  options.bucketBytes = 150;
+  options.bucketSlots = 1;
+  options.unitSlots = 2;
+  options.clipNorm = 0.5;
+  std::vector<float> state;
+  onRanks(way.ranks, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, options, unevenShape());
+    std::atomic<int> delays{0};  // by the stream's worker and by this thread; read when both are done
+    std::vector<float> own;
+    {
+      const Before before(trainer.engine().handle(), [&](Kind now) {
+        if (now == kind && rank == lateRank) {
+          std::this_thread::sleep_for(delays++ == 0 ? kFirstDelay : kDelay);
+        }
+      });
+      for (int step = 0; step < 2; ++step) {
+        trainer.step();
+      }
+      for (const pealZeroTensor_t tensor : {pealZeroMaster, pealZeroMoment2, pealZeroWeight}) {
+        const std::vector<float> values = trainer.read(tensor);
+        own.insert(own.end(), values.begin(), values.end());
+      }
+    }
+    EXPECT_EQ(delays > 0, rank == lateRank) << nameOf(kind);
+    if (rank == 0) {
+      state = own;
+    }
+  });
+  return state;
+}
+
+TEST(Delays, BeforeAnyOperationOnAnyRankChangeNoBits) {
+  for (const Way& way : ways()) {
+    const std::vector<float> expected = trainDelayed(way, Kind::Other, -1);
+    for (const Kind kind : way.kinds) {
+      for (int lateRank = 0; lateRank < way.ranks; ++lateRank) {
+        EXPECT_EQ(trainDelayed(way, kind, lateRank), expected)
+            << fmt::format("{} ranks, stage {}, groups of {}, each {}: {} of rank {} is late", way.ranks,
+                           way.stage, way.group, way.each, nameOf(kind), lateRank);
+      }
+    }
+  }
+}
+
+// Long enough that the caller is done with all it can do meanwhile.
+TEST(Delays, OfATenthOfASecondChangeNoBits) {
+  for (const int stage : {2, 3}) {
+    std::vector<std::vector<float>> states;
+    for (const bool isLate : {false, true}) {
+      onRanks(2, [&](int rank, pealComm_t comm) {
+        pealZeroOptions_t options = defaultOptions();
+        options.stage = stage;
+        options.bucketBytes = 300;
+        Trainer trainer(comm, rank, options, unevenShape());
+        std::array<std::atomic<int>, kKinds> seen{};
+        std::vector<float> own;
+        {
+          const Before before(trainer.engine().handle(), [&](Kind kind) {
+            if (seen[static_cast<size_t>(kind)]++ == 1 && isLate && rank == 1 && kind != Kind::Other) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            }
+          });
+          for (int step = 0; step < 3; ++step) {
+            trainer.step();
+          }
+          own = trainer.read(pealZeroMaster);
+        }
+        for (const Kind kind : {Kind::ReduceScatter, Kind::Gather, Kind::Control, Kind::Update}) {
+          EXPECT_GE(seen[static_cast<size_t>(kind)], 2);
+        }
+        if (rank == 0) {
+          states.push_back(own);
+        }
+      });
+    }
+    EXPECT_EQ(states[0], states[1]) << stage;
+  }
+}
+
+}  // namespace
+}  // namespace peal::zero::test
