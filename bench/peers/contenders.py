@@ -17,7 +17,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PACKAGES = {"Open MPI": ["openmpi-bin", "libopenmpi-dev"], "MPICH": ["mpich", "libmpich-dev"], "gloo": ["libgloo-dev"]}
-TARGETS = ["driver_peal", "driver_floor", "peers_common"]
+TARGETS = ["driver_peal", "driver_floor", "peers_common", "peers_limits"]
 START_LIMIT_S = 30
 ANSWER_LIMIT_S = 120
 
@@ -89,6 +89,24 @@ def _compile(command, source, program, common, libraries):
         return None
     errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
     return f"its driver does not compile: {(errors or ['no reason given'])[0]}"
+
+
+def peer_drivers(build, families, say):
+    """The drivers of these peers, by family; says of each that cannot be built why."""
+    folder = os.path.join(build, "bench", "peers")
+    common = os.path.join(folder, "libpeers_common.a")
+    recipes = {"Open MPI": ("mpicxx.openmpi", "driver_mpi.cpp", []), "MPICH": ("mpicxx.mpich", "driver_mpi.cpp", []),
+               "gloo": ("g++", "driver_gloo.cpp", ["-lgloo", "-lpthread"])}
+    built = {}
+    for family in families:
+        compiler, source, libraries = recipes[family]
+        program = os.path.join(folder, "driver_" + family.replace(" ", "").lower())
+        reason = _compile(compiler, source, program, common, libraries)
+        if reason is None:
+            built[family] = program
+        else:
+            say(f"without {family}: {reason} (Debian: {' '.join(PACKAGES[family])})")
+    return built
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
@@ -173,26 +191,18 @@ def make_contenders(build, peers, floors, say):
     if floors:
         made += [_floor(build, "shared", {"registered"}), _floor(build, "shared-nt", {"registered"}),
                  _floor(build, "staged", {"registered", "plain"}), _floor(build, "readv", {"plain"})]
-    folder = os.path.join(build, "bench", "peers")
-    common = os.path.join(folder, "libpeers_common.a")
-    families = {"Open MPI": ("mpicxx.openmpi", "driver_mpi.cpp", []), "MPICH": ("mpicxx.mpich", "driver_mpi.cpp", []),
-                "gloo": ("g++", "driver_gloo.cpp", ["-lgloo", "-lpthread"])}
-    for family, (compiler, source, libraries) in families.items():
-        mine = [name for name in peers if name.startswith(family)]
-        if not mine:
+    families = [family for family in PACKAGES if any(name.startswith(family) for name in peers)]
+    drivers = peer_drivers(build, families, say)
+    for name in peers:
+        family = next(one for one in PACKAGES if name.startswith(one))
+        if family not in drivers:
             continue
-        program = os.path.join(folder, "driver_" + family.replace(" ", "").lower())
-        reason = _compile(compiler, source, program, common, libraries)
-        if reason is not None:
-            say(f"without {', '.join(mine)}: {reason} (Debian: {' '.join(PACKAGES[family])})")
-            continue
-        for name in mine:
-            if family == "Open MPI":
-                made.append(_open_mpi(name, program, OPEN_MPI_FLAGS[name]))
-            elif family == "MPICH":
-                made.append(_mpich(program))
-            else:
-                made.append(_gloo(name, program, name.split(" ")[1].replace("-", "_")))
+        if family == "Open MPI":
+            made.append(_open_mpi(name, drivers[family], OPEN_MPI_FLAGS[name]))
+        elif family == "MPICH":
+            made.append(_mpich(drivers[family]))
+        else:
+            made.append(_gloo(name, drivers[family], name.split(" ")[1].replace("-", "_")))
     return made
 
 
@@ -255,6 +265,7 @@ class Session:
         except OSError as error:
             self._require_alive()
             raise Failed(f"{error} at '{command}'") from None
+        shutil.rmtree(self._folder, ignore_errors=True)  # all ranks have it mapped: nothing is left behind, whatever ends this
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line.decode().split()
 

@@ -3,8 +3,8 @@
 // today, with the loop that the compiler vectorises.
 #include <mpi.h>
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "bench/peers/driver.h"
 
@@ -12,11 +12,15 @@ namespace {
 
 using namespace peers;
 
+// In sight of the compiler, unlike case.h's, so that it vectorises the loop. No infinities and no NaNs.
 void sumBfloat16(void* in, void* inOut, int* count, MPI_Datatype* /*type*/) {
   const auto* from = static_cast<const uint16_t*>(in);
   auto* to = static_cast<uint16_t*>(inOut);
   for (int i = 0; i < *count; ++i) {
-    to[i] = toBits(Type::Bfloat16, fromBits(Type::Bfloat16, from[i]) + fromBits(Type::Bfloat16, to[i]));
+    const auto left = std::bit_cast<float>(uint32_t{from[i]} << 16);
+    const auto right = std::bit_cast<float>(uint32_t{to[i]} << 16);
+    const auto bits = std::bit_cast<uint32_t>(left + right);
+    to[i] = static_cast<uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);  // to nearest, ties to even
   }
 }
 
