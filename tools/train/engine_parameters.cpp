@@ -51,7 +51,7 @@ void registerParameters(zero::Engine& engine, const std::vector<ParameterSpec>& 
     }
     if (rank == 0) {
       initial[i].resize(specs[i].count());
-      initialValues(specs[i], registration.seed, i, initial[i].data());
+      registration.firstValues(specs[i], i, initial[i].data());
       engine.setInitial(id, initial[i].data());
     }
   }

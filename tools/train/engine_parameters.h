@@ -1,6 +1,7 @@
 // The model's view of the ZeRO engine: bf16 weights widened when read, fp32 gradients rounded once when
 // handed over. Called by the model; never keeps a pointer of the engine beyond a call.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "peal/zero.hpp"
@@ -29,9 +30,10 @@ class EngineParameters : public ParameterAccess {
 
 // What the engine is told of them beside the list.
 struct Registration {
-  uint64_t seed;     // of the first values, which rank 0 makes
-  int embeddings;    // the engine's group of the two embeddings
-  size_t keptUnits;  // so many, from unit 0 on, stay gathered from forward to backward at stage 3
+  // Fills in the first values of a parameter, given with its place in the list. Called on rank 0.
+  std::function<void(const ParameterSpec&, size_t, float*)> firstValues;
+  int embeddings = 0;    // the engine's group of the two embeddings
+  size_t keptUnits = 0;  // so many, from unit 0 on, stay gathered from forward to backward at stage 3
 };
 
 // Registers the parameters under their places in the list and seals the engine.

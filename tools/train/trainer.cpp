@@ -100,9 +100,13 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
   pealZeroGroup_t embeddings = zero::defaultGroup();
   embeddings.learningRateFactor = options_.embeddingRate;
   embeddings.weightDecay = options_.embeddingDecay;
-  const size_t keptUnits = options_.engine.keepsUnits ? unitCount(model_.shape()) : 0;
-  registerParameters(engine_, model_.specs(), {options_.seed, engine_.addGroup(embeddings), keptUnits},
-                     context_.rank);
+  Registration registration;
+  registration.firstValues = [this](const ParameterSpec& spec, size_t index, float* values) {
+    initialValues(spec, options_.seed, index, values);
+  };
+  registration.embeddings = engine_.addGroup(embeddings);
+  registration.keptUnits = options_.engine.keepsUnits ? unitCount(model_.shape()) : 0;
+  registerParameters(engine_, model_.specs(), registration, context_.rank);
   if (!options_.resumePath.empty()) {
     engine_.load(options_.resumePath);
     stepsDone_ = options_.firstStep;
