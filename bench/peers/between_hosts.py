@@ -31,7 +31,7 @@ OPEN_MPI_FLAGS = {"tcp": ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"],
 def start_on(made, host, command, **environment):
     said = tempfile.TemporaryFile(mode="w+")
     process = made.start(host, command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-                         start_new_session=True, env=hosts.clean_environment(**environment))
+                         process_group=0, env=hosts.clean_environment(**environment))
     process.said = said
     return process
 

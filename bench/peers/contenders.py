@@ -3,6 +3,7 @@
 A contender runs as one set of processes for all cases of a number of ranks. They sleep until they are asked for a
 batch, so that contenders can take turns within one run. driver.h has the commands.
 """
+import contextlib
 import ctypes
 import os
 import select
@@ -32,7 +33,30 @@ class Failed(Exception):
 def _child():
     """Between fork and exec: nothing is left behind if this program is killed."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(Contender.niceness)
+
+
+@contextlib.contextmanager
+def niceness(value):
+    """Runs this program and all that it starts at that niceness, 0 for no change. Negative ones need root.
+
+    Under Linux's autogroup a process's own niceness counts only within its session: that of the session is set too, and
+    set back, since the session is the caller's shell's."""
+    os.nice(value)
+    path, before = "/proc/self/autogroup", None
+    if value != 0 and os.path.exists(path):
+        with open(path, encoding="ascii") as file:
+            before = file.read().split()[-1]
+        _write(path, str(value))
+    try:
+        yield
+    finally:
+        if before is not None:
+            _write(path, before)
+
+
+def _write(path, text):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
 
 
 # ---- installing and building -----------------------------------------------------------------------------------------
@@ -115,8 +139,6 @@ def peer_drivers(build, families, say):
 class Contender:
     """One entrant: `kind` is peal, peer or floor; `memory` says for which of peal's buffers a floor stands."""
 
-    niceness = 0  # of all contenders
-
     def __init__(self, name, kind, memory, start):
         self.name, self.kind, self.memory, self.start = name, kind, memory, start
 
@@ -130,9 +152,11 @@ def _each_rank(ranks, command_of, environment_of=lambda rank: {}):
 
 
 def _popen(command, more=None):
+    """Of a process group of its own, but in this session: Linux schedules sessions as groups (autogroup), and a rank that
+    yields passes its CPU only within its session. Ranks of one launcher share one, so all contenders' ranks do."""
     said = tempfile.TemporaryFile(mode="w+")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-                               env={**os.environ, **(more or {})}, start_new_session=True, preexec_fn=_child)
+                               env={**os.environ, **(more or {})}, process_group=0, preexec_fn=_child)
     process.said = said
     return process
 
