@@ -172,7 +172,7 @@ TEST_F(EngineChoicesTest, buffersAndPrefetchDoNotChangeTheBits) {
     const std::vector<json> usual = train(with(common, {"--stage", stage}));
     const std::vector<json> wide =
         train(with(common, {"--stage", stage, "--bucket-slots", "4", "--unit-slots", "5"}));
-    const std::vector<json> late = train(with(common, {"--stage", stage, "--no-prefetch"}));
+    const std::vector<json> late = train(with(common, {"--stage", stage, "--prefetch", "0"}));
     EXPECT_EQ(bits(wide), bits(usual));
     EXPECT_EQ(bits(late), bits(usual));
     const auto ratio = [&](const char* arena) {
@@ -183,6 +183,30 @@ TEST_F(EngineChoicesTest, buffersAndPrefetchDoNotChangeTheBits) {
     if (stage[0] == '3') {
       EXPECT_DOUBLE_EQ(ratio("unit buffers"), 5.0 / 3);
     }
+  }
+}
+
+TEST_F(EngineChoicesTest, gatheringFurtherAheadTakesBuffersAndGivesTheSameBits) {
+  const Arguments common = {"--ranks", "2", "--steps", "3", "--layers", "5", "--stage", "3"};
+  const std::vector<json> usual = train(common);
+  const std::vector<json> far = train(with(common, {"--prefetch", "3", "--gathers-in-flight", "2"}));
+  EXPECT_EQ(bits(far), bits(usual));
+  EXPECT_EQ(3 * arenaBytes(far.back(), "unit buffers"), 5 * arenaBytes(usual.back(), "unit buffers"));
+}
+
+TEST_F(EngineChoicesTest, fp32GradientsAreTwiceTheBytesAndOtherBits) {
+  const Arguments common = {"--ranks", "3", "--steps", "3", "--accumulate", "2"};
+  json expected;
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const std::vector<json> bf16 = train(with(common, {"--stage", stage}));
+    const std::vector<json> fp32 = train(with(common, {"--stage", stage, "--reduce", "fp32"}));
+    expected = expected.is_null() ? bits(fp32) : expected;
+    EXPECT_EQ(bits(fp32), expected);
+    EXPECT_NE(bits(fp32), bits(bf16));
+    EXPECT_EQ(arenaBytes(fp32.back(), "gradients"), 2 * arenaBytes(bf16.back(), "gradients"));
+    EXPECT_EQ(fp32.back().at("modelStateBytes"), fp32.back().at("modelStateFormulaBytes"));
+    EXPECT_NEAR(fp32.back().at("heldOutLoss"), bf16.back().at("heldOutLoss"), 1e-2);
   }
 }
 

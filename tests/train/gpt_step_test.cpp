@@ -81,11 +81,13 @@ TEST(GptStep, lossAndGradientsArePyTorchs) {
 struct Run {
   int stage, ranks, shardGroup;
   size_t microBatches;
+  pealZeroReduceType_t reduceType = pealZeroReduceBf16;
 };
 
 std::ostream& operator<<(std::ostream& out, const Run& run) {
   return out << "stage " << run.stage << ", " << run.ranks << " ranks, groups of " << run.shardGroup << ", "
-             << run.microBatches << " micro-batches";
+             << run.microBatches << " micro-batches"
+             << (run.reduceType == pealZeroReduceFp32 ? ", fp32 gradients" : "");
 }
 
 pealZeroOptions_t engineOptionsOf(const Run& run) {
@@ -95,6 +97,7 @@ pealZeroOptions_t engineOptionsOf(const Run& run) {
   options.shardGroup = run.shardGroup;
   options.microBatches = static_cast<int>(run.microBatches);
   options.bucketBytes = 200;
+  options.reduceType = run.reduceType;
   options.clipNorm = f.at("clip");
   options.beta1 = f.at("beta1");
   options.beta2 = f.at("beta2");
@@ -126,10 +129,21 @@ Values readAll(zero::Engine& engine, const std::vector<ParameterSpec>& specs, pe
 // transformed: what is done to both values before they are compared.
 using Transformation = double (*)(double value, double firstWeight);
 
-// A gradient that is a sum of several roundings to bf16 is as exact as its largest part, not as itself: then
-// values are compared with the parameter's largest.
+struct Tolerance {
+  double relative;
+  bool toLargest;  // to the parameter's largest value, not to each
+};
+
+// A gradient that is a sum of several roundings to bf16 is as exact as its largest part, not as itself.
+Tolerance toleranceOf(const Run& run) {
+  if (run.reduceType == pealZeroReduceFp32) {
+    return {kFp32Relative, false};
+  }
+  return {kBf16Relative, static_cast<size_t>(run.ranks) * run.microBatches > 1};
+}
+
 void expectNear(const Values& got, const char* which, const Values& first, Transformation transformed,
-                bool isOfSums) {
+                const Tolerance& tolerance) {
   for (size_t p = 0; p < got.size(); ++p) {
     const json& parameter = fixture().at("parameters").at(p);
     std::vector<double> expected = parameter.at(which);
@@ -140,8 +154,8 @@ void expectNear(const Values& got, const char* which, const Values& first, Trans
       largest = std::max(largest, std::abs(expected[i]));
     }
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double size = isOfSums ? largest : std::abs(expected[i]);
-      EXPECT_NEAR(transformed(got[p][i], first[p][i]), expected[i], kBf16Relative * size + kAbsolute)
+      const double size = tolerance.toLargest ? largest : std::abs(expected[i]);
+      EXPECT_NEAR(transformed(got[p][i], first[p][i]), expected[i], tolerance.relative * size + kAbsolute)
           << which << " of " << parameter.at("name") << "[" << i << "]";
     }
   }
@@ -179,7 +193,7 @@ Outcome trainOnRanks(const Run& run) {
     Tracer tracer(noTrace, context);
     zero::Engine engine(comm, engineOptionsOf(run));
     Model model(fixtureShape(), fixture().at("sequences"));
-    EngineParameters access(engine, model.specs(), unitCount(model.shape()), tracer);
+    EngineParameters access(engine, model.specs(), run.reduceType, unitCount(model.shape()), tracer);
     registerParameters(engine, model.specs(), {.firstValues = firstWeights}, rank);
     for (size_t step = 0; step < fixture().at("rates").size(); ++step) {
       const auto [loss, tokens] = passes(run, rank, step, model, access, engine);
@@ -224,23 +238,26 @@ TEST_P(GptStepTest, isPyTorchs) {
   for (size_t p = 0; p < specs.size(); ++p) {
     firstWeights(specs[p], p, first.emplace_back(specs[p].count()).data());
   }
-  const bool isOfSums = static_cast<size_t>(GetParam().ranks) * GetParam().microBatches > 1;
+  const Tolerance tolerance = toleranceOf(GetParam());
   const Transformation asItIs = [](double value, double) { return value; };
   const Transformation root = [](double value, double) {
     return std::sqrt(value);
   };  // as large as a gradient
   const Transformation change = [](double value, double firstWeight) { return value - firstWeight; };
-  expectNear(outcome.moments1[1], "moment1After2", first, asItIs, isOfSums);
-  expectNear(outcome.moments2[1], "moment2After2", first, root, isOfSums);
-  expectNear(outcome.masters[0], "mastersAfter1", first, change, isOfSums);
-  expectNear(outcome.masters[1], "mastersAfter2", first, change, isOfSums);
+  expectNear(outcome.moments1[1], "moment1After2", first, asItIs, tolerance);
+  expectNear(outcome.moments2[1], "moment2After2", first, root, tolerance);
+  expectNear(outcome.masters[0], "mastersAfter1", first, change, tolerance);
+  expectNear(outcome.masters[1], "mastersAfter2", first, change, tolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(runs, GptStepTest,
                          testing::Values(Run{0, 1, 0, 1}, Run{1, 1, 0, 1}, Run{2, 1, 0, 1}, Run{3, 1, 0, 1},
                                          Run{0, 2, 0, 1}, Run{1, 2, 0, 1}, Run{2, 2, 0, 1}, Run{3, 2, 0, 1},
                                          Run{2, 1, 0, 3}, Run{0, 2, 0, 2}, Run{3, 2, 0, 2}, Run{1, 4, 2, 1},
-                                         Run{3, 4, 2, 1}));
+                                         Run{3, 4, 2, 1}, Run{0, 1, 0, 1, pealZeroReduceFp32},
+                                         Run{2, 2, 0, 1, pealZeroReduceFp32},
+                                         Run{3, 2, 0, 2, pealZeroReduceFp32},
+                                         Run{3, 4, 2, 1, pealZeroReduceFp32}));
 
 }  // namespace
 }  // namespace peal::train

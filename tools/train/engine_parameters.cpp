@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "tools/common/error.h"
 #include "tools/train/hash.h"
@@ -32,7 +32,11 @@ void EngineParameters::read(size_t parameter, float* values) {
 
 void EngineParameters::gradientReady(size_t parameter, const float* values) {
   const int id = static_cast<int>(parameter);
-  kernels().narrow(values, engine_.gradient(id), specs_[parameter].count());
+  if (reduceType_ == pealZeroReduceFp32) {
+    std::copy_n(values, specs_[parameter].count(), engine_.gradientFp32(id));
+  } else {
+    kernels().narrow(values, engine_.gradient(id), specs_[parameter].count());
+  }
   engine_.gradientReady(id);
 }
 

@@ -1,5 +1,6 @@
 // The model's view of the ZeRO engine: bf16 weights widened when read, fp32 gradients rounded once when
-// handed over. Called by the model; never keeps a pointer of the engine beyond a call.
+// handed over, or as they are if the engine takes fp32. Called by the model; never keeps a pointer of the
+// engine beyond a call.
 #pragma once
 #include <functional>
 #include <vector>
@@ -12,9 +13,9 @@ namespace peal::train {
 
 class EngineParameters : public ParameterAccess {
  public:
-  EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs, size_t units,
-                   Tracer& tracer)
-      : engine_(engine), specs_(specs), tracer_(tracer), entered_(units) {}
+  EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs,
+                   pealZeroReduceType_t reduceType, size_t units, Tracer& tracer)
+      : engine_(engine), specs_(specs), reduceType_(reduceType), tracer_(tracer), entered_(units) {}
 
   void enter(size_t unit, Pass pass) override;
   void leave(size_t unit, Pass pass) override;
@@ -24,6 +25,7 @@ class EngineParameters : public ParameterAccess {
  private:
   zero::Engine& engine_;
   const std::vector<ParameterSpec>& specs_;
+  pealZeroReduceType_t reduceType_;
   Tracer& tracer_;
   std::vector<int64_t> entered_;  // when, per unit, for the trace
 };

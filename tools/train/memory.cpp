@@ -10,8 +10,9 @@ namespace peal::train {
 
 double rankBytes(const TrainOptions& options, const ModelShape& shape, int size) {
   // Bytes of a parameter that every rank holds, and that are shared out (ZeRO's formulas).
-  const double optimizer = options.engine.optimizerBytes();
-  const double whole[] = {4 + optimizer, 4, 2, 0}, sharded[] = {0, optimizer, 2 + optimizer, 4 + optimizer};
+  const double optimizer = options.engine.optimizerBytes(), gradient = options.engine.gradientBytes();
+  const double whole[] = {2 + gradient + optimizer, 2 + gradient, 2, 0};
+  const double sharded[] = {0, optimizer, gradient + optimizer, 2 + gradient + optimizer};
   constexpr double kFirstValue = 4;
   const double perParameter =
       whole[options.stage] + sharded[options.stage] / options.shards(size) + kFirstValue;

@@ -119,26 +119,38 @@ void addEngine(CLI::App& app, EngineChoices& engine) {
       ->type_name("NAME")
       ->group(group)
       ->default_str("fp32");
+  static const std::map<std::string, pealZeroReduceType_t> types = {{"bf16", pealZeroReduceBf16},
+                                                                    {"fp32", pealZeroReduceFp32}};
+  app.add_option("--reduce", engine.reduceType,
+                 "Gradients are handed over, sent and kept in this type; sums are fp32 in either")
+      ->transform(CLI::Transformer(types))
+      ->type_name("NAME")
+      ->group(group)
+      ->default_str("bf16");
   app.add_flag("--stochastic-rounding", engine.roundsStochastically,
                "Round weights up or down at random, so that their mean is the master; by --seed")
       ->group(group);
   app.add_flag("--no-reshard", engine.keepsUnits,
                "Stage 3 keeps gathered weights from forward to backward: less traffic, more memory")
       ->group(group);
-  app.add_flag_callback(
-         "--no-prefetch", [&engine] { engine.prefetches = false; },
-         "Stage 3 gathers a unit when it is needed, not while the one before computes")
+  app.add_option("--prefetch", engine.prefetchDepth,
+                 "Stage 3: units gathered ahead of the one that computes; 0: each when it is needed")
+      ->check(CLI::Range(0, 4096))
       ->group(group);
+  app.add_option("--gathers-in-flight", engine.gathersInFlight,
+                 "Stage 3: units whose gathering is under way at once, at most")
+      ->check(CLI::Range(1, 4096))
+      ->group(group)
+      ->default_str("--prefetch and one more");
   app.add_option("--bucket-slots", engine.bucketSlots,
                  "Stages 2 and 3: buffers for gradients that are not yet reduced")
       ->check(CLI::Range(1, 64))
       ->group(group)
       ->default_str("2, at stage 3 it is 3");
-  app.add_option("--unit-slots", engine.unitSlots,
-                 "Stage 3: buffers for gathered units, and so the limit on gathers in flight")
+  app.add_option("--unit-slots", engine.unitSlots, "Stage 3: buffers for gathered units")
       ->check(CLI::Range(2, 4096))
       ->group(group)
-      ->default_str("3, with --no-reshard all units");
+      ->default_str("2 and --prefetch, with --no-reshard all units");
   app.add_option(
          "--check-replicas", engine.checkReplicasEvery,
          "Steps between comparisons of what several ranks hold alike, by hashes; a resumed run begins "

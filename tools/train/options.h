@@ -21,11 +21,14 @@ enum class Tokenizer { Characters, Bpe };
 // What the engine lets its caller choose, beside the stage. "Unset" is the engine's own default.
 struct EngineChoices {
   pealZeroMasterFormat_t master = pealZeroMasterFp32;
+  pealZeroReduceType_t reduceType = pealZeroReduceBf16;
   bool roundsStochastically = false;
   bool keepsUnits = false;  // stage 3: gathered weights stay from forward to backward
-  bool prefetches = true;
+  int prefetchDepth = 1;
+  int gathersInFlight = 0;             // 0: unset
   int bucketSlots = 0, unitSlots = 0;  // 0: unset
   uint64_t checkReplicasEvery = 100;   // steps; 0: never
+  int gradientBytes() const { return reduceType == pealZeroReduceFp32 ? 4 : 2; }
   // K of ZeRO's formulas: bytes of optimizer state of a parameter.
   int optimizerBytes() const { return master == pealZeroMasterRemainder ? 10 : 12; }
 };

@@ -11,17 +11,17 @@
 namespace peal::train {
 
 std::string memoryFormula(const TrainOptions& options) {
-  const int optimizer = options.engine.optimizerBytes();
+  const int optimizer = options.engine.optimizerBytes(), gradient = options.engine.gradientBytes();
   const char* shards = options.shardGroup > 0 ? "G" : "N";
   switch (options.stage) {
     case 0:
-      return fmt::format("{}P", 4 + optimizer);
+      return fmt::format("{}P", 2 + gradient + optimizer);
     case 1:
-      return fmt::format("4P + {}P/{}", optimizer, shards);
+      return fmt::format("{}P + {}P/{}", 2 + gradient, optimizer, shards);
     case 2:
-      return fmt::format("2P + {}P/{}", 2 + optimizer, shards);
+      return fmt::format("2P + {}P/{}", gradient + optimizer, shards);
     default:
-      return fmt::format("{}P/{}", 4 + optimizer, shards);
+      return fmt::format("{}P/{}", 2 + gradient + optimizer, shards);
   }
 }
 

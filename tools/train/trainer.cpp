@@ -60,7 +60,9 @@ pealZeroOptions_t engineOptions(const TrainOptions& options) {
   zero.master = options.engine.master;
   zero.stochasticRounding = options.engine.roundsStochastically ? 1 : 0;
   zero.seed = options.seed;
-  zero.prefetchDepth = options.engine.prefetches ? 1 : 0;
+  zero.prefetchDepth = options.engine.prefetchDepth;
+  zero.gathersInFlight = options.engine.gathersInFlight;
+  zero.reduceType = options.engine.reduceType;
   zero.bucketSlots = options.engine.bucketSlots;
   zero.unitSlots = options.engine.unitSlots;
   return zero;
@@ -80,6 +82,7 @@ pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, i
   input.tokens = static_cast<double>(options.batch * options.shape.context);
   input.bucketBytes = options.bucketBytes;
   input.units = unitCount(model.shape());
+  input.gradientBytes = options.engine.gradientBytes();
   input.optimizerBytes = options.engine.optimizerBytes();
   input.reshardAfterForward = options.engine.keepsUnits ? 0 : 1;
   return input;
@@ -92,7 +95,7 @@ Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::Ran
       tracer_(options, context),
       engine_(context.comm, engineOptions(options)),
       model_(shapeFor(options, text), options.batch, options.activations),
-      access_(engine_, model_.specs(), unitCount(model_.shape()), tracer_),
+      access_(engine_, model_.specs(), options.engine.reduceType, unitCount(model_.shape()), tracer_),
       inputs_(options.batch * options.shape.context),
       targets_(inputs_.size()) {
   agree();
