@@ -201,6 +201,22 @@ PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* v
  * (nothing is allocated later), and gives every rank rank 0's values. */
 PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
 
+/* ---- GPU memory ------------------------------------------------------------------------------------
+ * An engine whose communicator is on GPUs has everything in memory of the rank's device: the pointers of
+ * pealZeroWeights and pealZeroGradient are for kernels, and what one host engine computes, it computes with
+ * the same bits. The caller computes on one CUDA stream. No call of a micro-batch waits for the device: where
+ * this page says that weights are there or that a gradient is written, it means what is in that stream when
+ * the call returns, or was when it was made. Collectives run on a stream of the engine's own, and each side
+ * waits for the other by events. pealZeroStep, and what reads values, wait for the device. First values and
+ * values that are read are the host's. Not into CUDA graphs. On host memory only so far: shardGroup,
+ * pealZeroMasterRemainder, pealZeroReduceFp32. communicationSeconds counts while pealZeroSetTrace is on (a clock is a host
+ * function in the stream), waitSeconds is what calls wait for the device. */
+
+/* stream: the CUDA stream on which the caller computes, cast as for pealAllReduce; of the rank's device, and
+ * not captured. NULL, as without this call: the default stream. Before pealZeroSeal. Ranks of one process
+ * that share a device each need a stream of their own. */
+PEAL_API pealResult_t pealZeroSetStream(pealZero_t zero, pealStream_t stream);
+
 /* ---- a step -------------------------------------------------------------------------------------- */
 
 typedef enum { pealZeroForward = 0, pealZeroBackward = 1 } pealZeroPass_t;

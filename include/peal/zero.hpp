@@ -85,6 +85,8 @@ class Engine {
     return addParameter(parameter);
   }
   void keepUnit(int unit) { check(pealZeroKeepUnit(zero_, unit)); }
+  // On GPUs: the CUDA stream on which the caller computes.
+  void setStream(pealStream_t stream) { check(pealZeroSetStream(zero_, stream)); }
   void setInitial(int id, const float* values) { check(pealZeroSetInitial(zero_, id, values)); }
   void seal() { check(pealZeroSeal(zero_)); }
 

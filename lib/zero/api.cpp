@@ -95,6 +95,10 @@ pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit) {
   return call(zero, __func__, [&](Engine& engine) { return engine.keepUnit(unit); });
 }
 
+pealResult_t pealZeroSetStream(pealZero_t zero, pealStream_t stream) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.setStream(stream); });
+}
+
 pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values) {
   return call(zero, __func__, values, "values",
               [&](Engine& engine) { return engine.setInitial(id, values); });

@@ -1,18 +1,18 @@
 // An arena: one stretch of memory that the engine allocates when it is sealed and keeps to its end. Its size
 // is what the planner said. Owned by the part of the engine that uses it (weights, gradients, optimizer).
+// Where it is, its Device says: on a GPU its addresses are for kernels and not for the host.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/zero/device.h"
 #include "peal/zero.h"
 
 namespace peal::zero {
-
-// Shared: other ranks read it in place during collectives (pealMemAlloc). Private: only this rank does;
-// starts as zeros.
-enum class ArenaMemory { Shared, Private };
 
 class Arena {
  public:
@@ -21,9 +21,9 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Call once. name: a literal. The error says which arena, how large, and of what rank's engine.
-  Result<void> allocate(const char* name, pealZeroArenaKind_t kind, ArenaMemory memory, uint64_t bytes,
-                        uint64_t plannedBytes);
+  // Call once. Starts as zeros. name: a literal. The error says which arena and how large.
+  Result<void> allocate(const std::shared_ptr<Device>& device, const char* name, pealZeroArenaKind_t kind,
+                        ArenaMemory memory, uint64_t bytes, uint64_t plannedBytes);
 
   // Never null after allocate, even with 0 bytes.
   template <class T>
@@ -31,11 +31,13 @@ class Arena {
     return static_cast<T*>(data_);
   }
   const pealZeroArena_t& description() const { return description_; }
+  std::span<const std::byte> bytes() const { return {as<std::byte>(), description_.bytes}; }
   bool exists() const { return data_ != nullptr; }
 
  private:
   void release();
 
+  std::shared_ptr<Device> device_;
   pealZeroArena_t description_{};
   ArenaMemory memory_ = ArenaMemory::Private;
   void* data_ = nullptr;

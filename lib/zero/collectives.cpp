@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "lib/reduce/reduce.h"
@@ -40,27 +42,18 @@ Operation operationOf(int counter) {
 
 // ---- marks ----------------------------------------------------------------------------------------------
 
-Mark::~Mark() {
-  if (event_ != nullptr) {
-    // An event of a stream that has ended cannot refuse; a destructor has nobody to tell.
-    (void)pealEventDestroy(event_);
-  }
-}
-
 Mark::Mark(Mark&& other) noexcept
-    : event_(std::exchange(other.event_, nullptr)),
-      pending_(std::exchange(other.pending_, false)),
-      after_(other.after_) {}
+    : event_(std::move(other.event_)), pending_(std::exchange(other.pending_, false)), after_(other.after_) {}
 
 Result<void> Collectives::record(Mark& mark) {
   if (mark.event_ == nullptr) {
-    if (const pealResult_t code = pealEventCreate(&mark.event_); code != pealSuccess) {
-      return failure("making an event", code);
+    Result<std::unique_ptr<StreamEvent>> event = device_->makeEvent();
+    if (!event) {
+      return failure("making an event", event.error());
     }
+    mark.event_ = std::move(*event);
   }
-  if (const pealResult_t code = pealEventRecord(mark.event_, stream_); code != pealSuccess) {
-    return failure("recording an event", code);
-  }
+  PEAL_TRY(checked("recording an event", device_->record(*mark.event_)));
   mark.pending_ = true;
   mark.after_ = lastIssued_;
   return {};
@@ -71,21 +64,23 @@ Result<void> Collectives::wait(Mark& mark) {
     return {};
   }
   const Clock::time_point began = Clock::now();
-  const pealResult_t passed = pealEventSynchronize(mark.event_);
+  const Result<void> passed = device_->callerAfter(*mark.event_);
   const Clock::time_point ended = Clock::now();
-  waitSeconds_ += std::chrono::duration<double>(ended - began).count();
   mark.pending_ = false;
-  spans_.waited(mark.after_, began, ended);
-  if (passed != pealSuccess) {
-    return failure("waiting for communication", passed);
+  if (device_->isHost()) {
+    waitSeconds_ += std::chrono::duration<double>(ended - began).count();
+    spans_.waited(mark.after_, began, ended);
   }
-  // The stream goes on after a failed operation; the communicator remembers it.
-  for (const pealComm_t comm : {all_.comm, group_.comm, replicas_.comm}) {
+  PEAL_TRY(checked("waiting for communication", passed));
+  return checkComms();
+}
+
+// The stream goes on after a failed operation; the communicator remembers it.
+Result<void> Collectives::checkComms() {
+  for (const pealComm_t comm : comms_) {
     pealResult_t state = pealSuccess;
-    if (comm != nullptr) {
-      if (const pealResult_t code = pealCommGetAsyncError(comm, &state); code != pealSuccess) {
-        state = code;
-      }
+    if (const pealResult_t code = pealCommGetAsyncError(comm, &state); code != pealSuccess) {
+      state = code;
     }
     if (state != pealSuccess && state != pealInProgress) {
       return failure("communication", state);
@@ -96,7 +91,17 @@ Result<void> Collectives::wait(Mark& mark) {
 
 Result<void> Collectives::finish() {
   PEAL_TRY(record(end_));
-  return wait(end_);
+  PEAL_TRY(wait(end_));
+  if (device_->isHost()) {
+    return {};
+  }
+  const Clock::time_point began = Clock::now();
+  const Result<void> finished = device_->finishCaller();
+  const Clock::time_point ended = Clock::now();
+  waitSeconds_ += std::chrono::duration<double>(ended - began).count();
+  spans_.waited(lastIssued_, began, ended);
+  PEAL_TRY(checked("waiting for communication", finished));
+  return checkComms();
 }
 
 Result<void> Collectives::setTrace(pealZeroTrace_t callback, void* user) {
@@ -110,19 +115,33 @@ Result<void> Collectives::setTrace(pealZeroTrace_t callback, void* user) {
 
 // ---- life -------------------------------------------------------------------------------------------------
 
-Result<Team> Collectives::split(pealComm_t comm, int color, const char* name) {
+// With a communicator on host memory beside the one on GPUs.
+Result<Team> Collectives::split(const Team& from, int color, const char* name) {
   Team team;
   int rank = 0;
-  pealResult_t code = pealCommUserRank(comm, &rank);
-  if (code == pealSuccess) {
+  const auto divide = [&](pealComm_t* made, int device) {
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = device;
     config.deterministic = 1;
     config.commName = name;
-    code = pealCommSplit(comm, color, rank, &team.comm, &config);
+    const pealResult_t split = pealCommSplit(from.comm, color, rank, made, &config);
+    if (split == pealSuccess) {
+      comms_.push_back(*made);
+    }
+    return split;
+  };
+  pealResult_t code = pealCommUserRank(from.comm, &rank);
+  if (code == pealSuccess) {
+    code = divide(&team.comm, device_->number());
+  }
+  team.hostComm = team.comm;
+  if (code == pealSuccess && !device_->isHost()) {
+    team.hostComm = nullptr;
+    code = divide(&team.hostComm, PEAL_DEVICE_HOST);
   }
   if (code != pealSuccess) {
     return Error{code, fmt::format("the engine's communicator \"{}\" cannot be made: {}", name,
-                                   pealGetLastError(comm))};
+                                   pealGetLastError(from.comm))};
   }
   if (code = pealCommUserRank(team.comm, &team.rank); code == pealSuccess) {
     code = pealCommCount(team.comm, &team.ranks);
@@ -136,10 +155,18 @@ Result<Team> Collectives::split(pealComm_t comm, int color, const char* name) {
 
 Result<std::unique_ptr<Collectives>> Collectives::make(pealComm_t parent, int shardGroup) {
   std::unique_ptr<Collectives> made(new Collectives);
-  PEAL_TRY(made->divide(parent, shardGroup));
-  if (const pealResult_t code = pealStreamCreate(&made->stream_); code != pealSuccess) {
-    return made->failure("making the engine's stream", code);
+  int device = PEAL_DEVICE_HOST;
+  if (const pealResult_t code = pealCommCuDevice(parent, &device); code != pealSuccess) {
+    return Error{code, pealGetLastError(parent)};
   }
+  Result<std::shared_ptr<Device>> queues =
+      device == PEAL_DEVICE_HOST ? makeHostDevice() : makeCudaDevice(device);
+  if (!queues) {
+    return Error{queues.error().code,
+                 fmt::format("the engine's stream cannot be made: {}", queues.error().message)};
+  }
+  made->device_ = std::move(*queues);
+  PEAL_TRY(made->divide(parent, shardGroup));
   return made;
 }
 
@@ -151,12 +178,12 @@ Result<void> Collectives::divide(pealComm_t parent, int shardGroup) {
     team = *made;
     return {};
   };
-  PEAL_TRY(take(all_, split(parent, 0, "zero")));
+  PEAL_TRY(take(all_, split({.comm = parent}, 0, "zero")));
   group_ = all_;
   // A rank that wants other groups would split while others do not: they find that out first.
   std::array<int64_t, 2> wanted{shardGroup, -shardGroup};
-  if (const pealResult_t code =
-          pealAllReduce(wanted.data(), wanted.data(), wanted.size(), pealInt64, pealMax, all_.comm, nullptr);
+  if (const pealResult_t code = pealAllReduce(wanted.data(), wanted.data(), wanted.size(), pealInt64, pealMax,
+                                              all_.hostComm, nullptr);
       code != pealSuccess) {
     return failure("agreeing on the shard groups", code);
   }
@@ -174,52 +201,73 @@ Result<void> Collectives::divide(pealComm_t parent, int shardGroup) {
   if (shardGroup == 0 || shardGroup == all_.ranks) {
     return {};
   }
-  PEAL_TRY(take(group_, split(all_.comm, all_.rank / shardGroup, "zero-group")));
-  return take(replicas_, split(all_.comm, all_.rank % shardGroup, "zero-replicas"));
+  if (!device_->isHost()) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("shard groups are on host memory only so far: the engine's shardGroup is {} of {} "
+                    "ranks, and its communicator is on GPUs; use shardGroup 0",
+                    shardGroup, all_.ranks)};
+  }
+  PEAL_TRY(take(group_, split(all_, all_.rank / shardGroup, "zero-group")));
+  return take(replicas_, split(all_, all_.rank % shardGroup, "zero-replicas"));
 }
 
 Collectives::~Collectives() {
   // Nobody is left to tell of errors here. Aborting first lets the stream's operations return at once.
-  const pealComm_t group = group_.comm != all_.comm ? group_.comm : nullptr;
   if (teardown_ == Teardown::Abort) {
-    for (const pealComm_t comm : {all_.comm, group, replicas_.comm}) {
-      if (comm != nullptr) {
-        (void)pealCommAbort(comm);
-      }
+    for (const pealComm_t comm : comms_) {
+      (void)pealCommAbort(comm);
     }
-    (void)pealStreamDestroy(stream_);
-  } else {
-    (void)pealStreamDestroy(stream_);
-    for (const pealComm_t comm : {replicas_.comm, group, all_.comm}) {
-      (void)pealCommDestroy(comm);
-    }
+  }
+  if (device_ != nullptr) {
+    device_->endStream();
+  }
+  if (teardown_ == Teardown::Finish) {
+    std::for_each(comms_.rbegin(), comms_.rend(), [](pealComm_t comm) { (void)pealCommDestroy(comm); });
   }
 }
 
-Error Collectives::failure(const char* what, pealResult_t code) {
-  const char* sentence = "";
-  for (const pealComm_t comm : {group_.comm, replicas_.comm, all_.comm}) {
-    sentence = *sentence == '\0' && comm != nullptr ? pealGetLastError(comm) : sentence;
+Error Collectives::failure(const char* what, const Error& failed) {
+  std::string sentence = failed.message;
+  for (const pealComm_t comm : comms_) {
+    sentence = sentence.empty() ? pealGetLastError(comm) : sentence;
   }
-  if (*sentence == '\0') {
-    sentence = pealGetErrorString(code);
+  if (sentence.empty()) {
+    sentence = pealGetErrorString(failed.code);
   }
-  Error error{code, fmt::format("{} failed on rank {} of {}: {}", what, all_.rank, all_.ranks, sentence)};
+  Error error{failed.code,
+              fmt::format("{} failed on rank {} of {}: {}", what, all_.rank, all_.ranks, sentence)};
   if (!broken_) {
     broken_ = error;
   }
   return error;
 }
 
+Result<void> Collectives::checked(const char* what, const Result<void>& result) {
+  return result ? Result<void>() : Result<void>(failure(what, result.error()));
+}
+
 // ---- collectives
 // --------------------------------------------------------------------------------------------
 
-// Queues a collective between two readings of the clock.
+// Queues a collective between two readings of the clock. On GPUs the clock is read for a trace only: a host
+// function holds up a CUDA stream.
 template <class Call>
 Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type,
-                                Call call, Count count) {
-  PEAL_TRY(queueBefore(operationOf(purpose.counter)));
-  PEAL_TRY(queue([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
+                                Call call, Count count, Data data) {
+  const Operation operation = operationOf(purpose.counter);
+  const bool isOnStream = !isOfHost(data);
+  const Clock::time_point began = isOnStream ? Clock::time_point() : Clock::now();
+  if (isOnStream) {
+    PEAL_TRY(checked("ordering the engine's stream", device_->streamAfterCaller()));
+    PEAL_TRY(queueBefore(operation));
+  } else {
+    begin(operation);
+  }
+  const bool isTimed = isOnStream && (device_->isHost() || spans_.isOn());
+  if (isTimed) {
+    PEAL_TRY(queue([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
+  }
   if (const pealResult_t code = call(); code != pealSuccess) {
     return failure(what, code);
   }
@@ -227,7 +275,15 @@ Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elem
   counters_.calls[purpose.counter] += count == Count::Call ? 1 : 0;
   counters_.elementsSent[purpose.counter] += elementsSent;
   counters_.bytesSent[purpose.counter] += bytes;
+  if (!isOnStream) {
+    waitSeconds_ += std::chrono::duration<double>(Clock::now() - began).count();
+    return {};
+  }
   lastIssued_ = purpose;
+  return isTimed ? stopClock(purpose, bytes) : Result<void>();
+}
+
+Result<void> Collectives::stopClock(Purpose purpose, uint64_t bytes) {
   PEAL_TRY(queue(
       [](void* argument) {
         auto& clock = *static_cast<StreamClock*>(argument);
@@ -271,39 +327,48 @@ Result<void> Collectives::setBefore(BeforeOperation before, void* user) {
 }
 
 Result<void> Collectives::queue(void (*task)(void*), void* argument) {
-  if (const pealResult_t code = pealStreamLaunchHostFunc(stream_, task, argument); code != pealSuccess) {
-    return failure("queueing on the engine's stream", code);
-  }
-  return {};
+  return checked("queueing on the engine's stream", device_->run(task, argument));
 }
 
-Result<void> Collectives::allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type) {
+Result<void> Collectives::run(const Pass& pass) {
+  PEAL_TRY(queueBefore(Operation::Sum));
+  return checked("queueing on the engine's stream", device_->pass(Queue::Stream, pass));
+}
+
+Result<void> Collectives::allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type,
+                                    Data data) {
   const uint64_t own = shardElements(count, all_.ranks, all_.rank);
   const uint64_t sent = count - own + own * static_cast<uint64_t>(all_.ranks - 1);
-  return issue(purpose, "all-reduce", sent, type,
-               [&] { return pealAllReduce(buffer, buffer, count, type, pealSum, all_.comm, stream_); });
+  const auto call = [&] {
+    return pealAllReduce(buffer, buffer, count, type, pealSum, commOf(all_, data), streamOf(data));
+  };
+  return issue(purpose, "all-reduce", sent, type, call, Count::Call, data);
 }
 
 Result<void> Collectives::reduceScatter(Purpose purpose, const void* from, void* to,
                                         std::span<const size_t> counts, pealDataType_t type) {
   return issue(purpose, "reduce-scatter", othersElements(counts, group_.rank), type, [&] {
-    return pealReduceScatterV(from, to, counts.data(), type, pealSum, group_.comm, stream_);
+    return pealReduceScatterV(from, to, counts.data(), type, pealSum, group_.comm, device_->stream());
   });
 }
 
 Result<void> Collectives::allGather(Among among, Purpose purpose, const void* from, void* to,
-                                    std::span<const size_t> counts, pealDataType_t type) {
+                                    std::span<const size_t> counts, pealDataType_t type, Data data) {
   const Team& ranks = team(among);
   const uint64_t sent = counts[static_cast<size_t>(ranks.rank)] * static_cast<uint64_t>(ranks.ranks - 1);
-  return issue(purpose, "all-gather", sent, type,
-               [&] { return pealAllGatherV(from, to, counts.data(), type, ranks.comm, stream_); });
+  const auto call = [&] {
+    return pealAllGatherV(from, to, counts.data(), type, commOf(ranks, data), streamOf(data));
+  };
+  return issue(purpose, "all-gather", sent, type, call, Count::Call, data);
 }
 
 Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_t count,
                                             pealDataType_t type) {
   const uint64_t sent = all_.rank == 0 ? count * static_cast<uint64_t>(all_.ranks - 1) : 0;
-  return issue(purpose, "broadcast", sent, type,
-               [&] { return pealBcast(buffer, count, type, 0, all_.comm, stream_); });
+  const auto call = [&] {
+    return pealBcast(buffer, count, type, 0, commOf(all_, Data::Host), streamOf(Data::Host));
+  };
+  return issue(purpose, "broadcast", sent, type, call, Count::Call, Data::Host);
 }
 
 // ---- groups and replicas
@@ -318,10 +383,10 @@ Result<void> Collectives::exchangeBlocks(Purpose purpose, Elements from, Element
     for (int peer = 0; peer < group_.ranks && code == pealSuccess; ++peer) {
       const size_t theirs = counts[static_cast<size_t>(peer)];
       if (peer != group_.rank && theirs > 0) {
-        code = pealSend(from.data, theirs, type, peer, group_.comm, stream_);
+        code = pealSend(from.data, theirs, type, peer, group_.comm, device_->stream());
       }
       if (peer != group_.rank && own > 0 && code == pealSuccess) {
-        code = pealRecv(to.data, own, type, peer, group_.comm, stream_);
+        code = pealRecv(to.data, own, type, peer, group_.comm, device_->stream());
         to = to.at(own);
       }
       from = from.at(theirs);
@@ -335,14 +400,16 @@ Result<void> Collectives::exchangeBlocks(Purpose purpose, Elements from, Element
 Result<void> Collectives::receiveFromReplicaBefore(Purpose purpose, float* to, size_t count) {
   return issue(
       purpose, "receiving sums of the replicas before", 0, pealFloat32,
-      [&] { return pealRecv(to, count, pealFloat32, replicas_.rank - 1, replicas_.comm, stream_); },
+      [&] { return pealRecv(to, count, pealFloat32, replicas_.rank - 1, replicas_.comm, device_->stream()); },
       Count::Part);
 }
 
 Result<void> Collectives::sendToReplicaAfter(Purpose purpose, const float* from, size_t count) {
   return issue(
       purpose, "sending sums to the replica after", count, pealFloat32,
-      [&] { return pealSend(from, count, pealFloat32, replicas_.rank + 1, replicas_.comm, stream_); },
+      [&] {
+        return pealSend(from, count, pealFloat32, replicas_.rank + 1, replicas_.comm, device_->stream());
+      },
       Count::Part);
 }
 
@@ -351,7 +418,7 @@ Result<void> Collectives::broadcastFromLastReplica(Purpose purpose, Elements buf
   const int last = replicas_.ranks - 1;
   const uint64_t sent = replicas_.rank == last ? count * static_cast<uint64_t>(last) : 0;
   return issue(purpose, "broadcast of reduced gradients", sent, type,
-               [&] { return pealBcast(buffer.data, count, type, last, replicas_.comm, stream_); });
+               [&] { return pealBcast(buffer.data, count, type, last, replicas_.comm, device_->stream()); });
 }
 
 double Collectives::communicationSeconds() const {

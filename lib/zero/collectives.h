@@ -1,20 +1,27 @@
-// The engine's communication: its own communicators (sums in rank order), one host stream on which all its
+// The engine's communication: its own communicators (sums in rank order), one stream on which all its
 // collectives run in the order of issue, marks in that stream, counters and clocks.
 //
 // N ranks are N/G shard groups of G consecutive ranks; rank g of every group is a replica of the others'.
 // With one group that is the communicator of all ranks, and there are no replicas.
 //
-// The caller's thread issues and waits, the stream's worker runs. Every edge between the two is a Mark: the
-// worker's results may be touched only after wait(). Knows no stage and no bucket.
+// The caller's thread issues, the stream runs. Every edge from the stream to the caller's queue (device.h) is
+// a Mark: results may be used only after wait(), by what is then in the caller's queue. In the other
+// direction every collective waits for what is in the caller's queue when it is issued. Knows no stage and no
+// bucket.
+//
+// On GPUs data of the host (agreements, the control message) travel over communicators of their own on host
+// memory, which run to their end on the calling thread.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
+#include "lib/zero/device.h"
 #include "lib/zero/elements.h"
 #include "lib/zero/operations.h"
 #include "lib/zero/spans.h"
@@ -26,15 +33,14 @@ namespace peal::zero {
 class Mark {
  public:
   Mark() = default;
-  ~Mark();
   Mark(Mark&& other) noexcept;
   Mark& operator=(Mark&&) = delete;
 
  private:
   friend class Collectives;
-  pealEvent_t event_ = nullptr;    // made at the first record
-  bool pending_ = false;           // recorded and not yet waited for
-  Purpose after_ = pealZeroStart;  // the last collective before it
+  std::unique_ptr<StreamEvent> event_;  // made at the first record
+  bool pending_ = false;                // recorded and not yet waited for
+  Purpose after_ = pealZeroStart;       // the last collective before it
 };
 
 enum class Teardown { Finish, Abort };
@@ -42,9 +48,12 @@ enum class Teardown { Finish, Abort };
 // Ranks that communicate, and this one among them.
 struct Team {
   pealComm_t comm = nullptr;
+  pealComm_t hostComm = nullptr;  // for Data::Host; on host memory comm again
   int ranks = 1, rank = 0;
 };
 enum class Among { All, Group };
+// Where the buffers of a collective are: arenas', or the host's whatever the engine's device is.
+enum class Data { Arena, Host };
 
 class Collectives {
  public:
@@ -54,6 +63,7 @@ class Collectives {
   ~Collectives();
   void setTeardown(Teardown teardown) { teardown_ = teardown; }
 
+  const std::shared_ptr<Device>& device() const { return device_; }
   int ranks() const { return all_.ranks; }
   int rank() const { return all_.rank; }
   pealComm_t comm() const { return all_.comm; }
@@ -66,12 +76,13 @@ class Collectives {
 
   // purpose: the counter, and which bucket or unit it is for. Buffers belong to the call until a later mark
   // is passed; counts are copied. In place where peal.h says so.
-  Result<void> allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
+  Result<void> allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type,
+                         Data data = Data::Arena);
   // Of the shard group.
   Result<void> reduceScatter(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
                              pealDataType_t type);
   Result<void> allGather(Among among, Purpose purpose, const void* from, void* to,
-                         std::span<const size_t> counts, pealDataType_t type);
+                         std::span<const size_t> counts, pealDataType_t type, Data data = Data::Arena);
   // A reduce-scatter without its sum, in the shard group: `to` gets the other ranks' parts of this
   // rank's block, one after another in rank order.
   Result<void> exchangeBlocks(Purpose purpose, Elements from, Elements to, std::span<const size_t> counts);
@@ -79,13 +90,18 @@ class Collectives {
   Result<void> receiveFromReplicaBefore(Purpose purpose, float* to, size_t count);
   Result<void> sendToReplicaAfter(Purpose purpose, const float* from, size_t count);
   Result<void> broadcastFromLastReplica(Purpose purpose, Elements buffer, size_t count);
+  // Of the host's data.
   Result<void> broadcastFromZero(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
-  // Runs task(argument) on the stream: a pass over gradients.
+  // Runs task(argument) on the stream: a pass over gradients on host memory.
   Result<void> run(void (*task)(void*), void* argument);
+  // The same of a pass over arenas.
+  Result<void> run(const Pass& pass);
 
   Result<void> record(Mark& mark);
+  // What is in the caller's queue afterwards comes after the mark; on host memory that is to wait.
   Result<void> wait(Mark& mark);
-  Result<void> finish();  // record and wait
+  // Waits on this thread for all that is queued.
+  Result<void> finish();
 
   const pealZeroCounters_t& counters() const { return counters_; }
   double communicationSeconds() const;  // on the stream, in collectives, so far
@@ -102,6 +118,8 @@ class Collectives {
   }
   // The first failure: the ranks are no longer in step.
   const std::optional<Error>& broken() const { return broken_; }
+  // Makes this rank's failure of what cannot fail on host memory the first failure.
+  Result<void> checked(const char* what, const Result<void>& result);
 
  private:
   Collectives() = default;
@@ -109,18 +127,26 @@ class Collectives {
   enum class Count { Call, Part };
   template <class Call>
   Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type, Call call,
-                     Count count = Count::Call);
+                     Count count = Count::Call, Data data = Data::Arena);
   Result<void> queue(void (*task)(void*), void* argument);
   Result<void> queueBefore(Operation operation);
-  Error failure(const char* what, pealResult_t code);
+  Error failure(const char* what, const Error& error);
+  Error failure(const char* what, pealResult_t code) { return failure(what, Error{code, ""}); }
+  Result<void> checkComms();
+  Result<void> stopClock(Purpose purpose, uint64_t bytes);
   Result<void> divide(pealComm_t parent, int shardGroup);
-  static Result<Team> split(pealComm_t comm, int color, const char* name);
+  Result<Team> split(const Team& from, int color, const char* name);
   const Team& team(Among among) const { return among == Among::All ? all_ : group_; }
+  // Of data that is the host's: where calls of peal go.
+  bool isOfHost(Data data) const { return data == Data::Host && !device_->isHost(); }
+  pealComm_t commOf(const Team& of, Data data) const { return isOfHost(data) ? of.hostComm : of.comm; }
+  pealStream_t streamOf(Data data) const { return isOfHost(data) ? nullptr : device_->stream(); }
 
   Team all_;
-  Team group_;     // all_ if there is one
-  Team replicas_;  // without a communicator if there is one group
-  pealStream_t stream_ = nullptr;
+  Team group_;                     // all_ if there is one
+  Team replicas_;                  // without a communicator if there is one group
+  std::vector<pealComm_t> comms_;  // of these teams, in the order in which they were made
+  std::shared_ptr<Device> device_;
   Teardown teardown_ = Teardown::Finish;
   pealZeroCounters_t counters_{};
   double waitSeconds_ = 0;

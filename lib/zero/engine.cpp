@@ -66,6 +66,23 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
   return {};
 }
 
+// What host memory alone has so far.
+Result<void> checkOnGpu(const pealZeroOptions_t& o) {
+  const auto refused = [](const char* what, const char* instead) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("{} on host memory only so far, and the engine's communicator is on GPUs; use {}", what,
+                    instead)};
+  };
+  if (o.master == pealZeroMasterRemainder) {
+    return refused("remainders in place of masters are", "pealZeroMasterFp32");
+  }
+  if (o.reduceType == pealZeroReduceFp32) {
+    return refused("fp32 gradients are", "pealZeroReduceBf16");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::make(pealComm_t comm, const pealZeroOptions_t& options) {
@@ -73,6 +90,9 @@ Result<std::unique_ptr<Engine>> Engine::make(pealComm_t comm, const pealZeroOpti
   Result<std::unique_ptr<Collectives>> collectives = Collectives::make(comm, options.shardGroup);
   if (!collectives) {
     return collectives.error();
+  }
+  if (!(*collectives)->device()->isHost()) {
+    PEAL_TRY(checkOnGpu(options));
   }
   return std::unique_ptr<Engine>(new Engine(options, std::move(*collectives)));
 }
@@ -150,6 +170,14 @@ Result<size_t> Engine::unitIndex(int unit) const {
                  fmt::format("there is no unit {}: {} are registered, from 0", unit, kept_.size())};
   }
   return static_cast<size_t>(unit);
+}
+
+Result<void> Engine::setStream(pealStream_t stream) {
+  PEAL_TRY(checkUsable());
+  if (sealed_) {
+    return Error{pealInvalidUsage, "the caller's stream comes too late: the engine is sealed"};
+  }
+  return collectives_->device()->setCaller(stream);
 }
 
 // ---- a micro-batch

@@ -30,6 +30,7 @@ class Engine {
   Result<int> addGroup(const pealZeroGroup_t& group);
   Result<int> addParameter(const pealZeroParameter_t& described);
   Result<void> keepUnit(int unit);
+  Result<void> setStream(pealStream_t stream);
   Result<void> setInitial(int id, const float* values);
   Result<void> seal();
 

@@ -67,46 +67,46 @@ class Engine::State : public checkpoint::State {
     return stretches;
   }
 
-  void fetch(Stream stream, const Stretch& stretch, void* to) const override {
+  Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const override {
     const Place at = place(stretch);
     const size_t size = stretch.elements * elementBytes(stream);
     if (stream == Stream::Weight || stream == Stream::Frozen) {
-      std::memcpy(to, weights(at), size);
-      return;
+      return device().download(to, weights(at), size);
     }
     std::vector<float> room;
-    std::memcpy(to,
-                engine_.optimizer_.state(tensorOf(stream), at.bucket, static_cast<uint64_t>(at.offset),
-                                         stretch.elements, engine_.weights_.ownedPart(at.bucket), room),
-                size);
+    const Result<const float*> values =
+        engine_.optimizer_.state(tensorOf(stream), at.bucket, static_cast<uint64_t>(at.offset),
+                                 stretch.elements, engine_.weights_.ownedPart(at.bucket), room);
+    if (!values) {
+      return values.error();
+    }
+    std::memcpy(to, *values, size);
+    return {};
   }
 
   // A master brings its weight along; stored weights come after, and differ where they were rounded
   // otherwise.
-  void store(Stream stream, const Stretch& stretch, const void* from) override {
+  Result<void> store(Stream stream, const Stretch& stretch, const void* from) override {
     const Place at = place(stretch);
     const size_t size = stretch.elements * elementBytes(stream);
     const std::span masters(static_cast<const float*>(from), stretch.elements);
     switch (stream) {
       case Stream::Master:
-        engine_.weights_.setInitial(at.bucket, Role::Trained, at.begin, masters);
-        engine_.optimizer_.setInitial(at.bucket, at.begin, masters);
-        break;
+        PEAL_TRY(engine_.weights_.setInitial(at.bucket, Role::Trained, at.begin, masters));
+        return engine_.optimizer_.setInitial(at.bucket, at.begin, masters);
       case Stream::Moment1:
       case Stream::Moment2:
-        std::memcpy(engine_.optimizer_.moment(tensorOf(stream), at.bucket, static_cast<uint64_t>(at.offset)),
-                    from, size);
-        break;
+        return device().upload(
+            engine_.optimizer_.moment(tensorOf(stream), at.bucket, static_cast<uint64_t>(at.offset)), from,
+            size);
       case Stream::Weight:
         // A remainder belongs to the weight that its master gave.
-        if (engine_.options_.master != pealZeroMasterRemainder) {
-          std::memcpy(weights(at), from, size);
-        }
-        break;
+        return engine_.options_.master != pealZeroMasterRemainder ? device().upload(weights(at), from, size)
+                                                                  : Result<void>();
       case Stream::Frozen:
-        std::memcpy(weights(at), from, size);
-        break;
+        return device().upload(weights(at), from, size);
     }
+    return {};
   }
 
   Result<void> restored(uint64_t step) override {
@@ -121,6 +121,7 @@ class Engine::State : public checkpoint::State {
 
  private:
   const Layout& layout() const { return engine_.model_.layout; }
+  Device& device() const { return *engine_.collectives_->device(); }
 
   // The parameters' parts of `elements` elements from `begin` of the bucket.
   void addStretches(const Bucket& bucket, uint64_t begin, uint64_t elements,

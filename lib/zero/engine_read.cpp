@@ -39,12 +39,17 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const uint64_t own =
       model_.stage() == 0 ? parameter.elements : counts[static_cast<size_t>(collectives_->shard())];
   std::vector<float> room;
-  const float* state = optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
+  const Result<const float*> state =
+      optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
+  if (!state) {
+    return state.error();
+  }
   if (model_.stage() == 0) {
-    std::copy_n(state, own, values);
+    std::copy_n(*state, own, values);
     return {};
   }
-  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect, state, values, counts, pealFloat32));
+  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect, *state, values, counts, pealFloat32,
+                                   Data::Host));
   return collectives_->finish();
 }
 

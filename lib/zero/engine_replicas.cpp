@@ -62,12 +62,24 @@ Result<void> Engine::checkReplicas() {
   const int shards = model_.stage() == 0 ? 1 : collectives_->shards();
   std::vector<Held> held(ranks);
   Held& own = held[static_cast<size_t>(collectives_->rank())];
-  own.weights = hashOf(weights_.held(), 1);
+  std::vector<std::span<const std::byte>> arenas{weights_.held()};
   for (const std::span<const std::byte> state : optimizer_.held()) {
-    own.owned = hashOf(state, own.owned + 1);
+    arenas.push_back(state);
+  }
+  uint64_t* hash = &own.weights;
+  for (const std::span<const std::byte> arena : arenas) {
+    std::vector<std::byte> room;
+    const Result<const std::byte*> bytes =
+        collectives_->device()->view<std::byte>(arena.data(), arena.size(), room);
+    if (!bytes) {
+      return bytes.error();
+    }
+    *hash = hashOf({*bytes, arena.size()}, *hash + 1);
+    hash = &own.owned;
   }
   const std::vector<size_t> counts(ranks, 2);
-  PEAL_TRY(collectives_->allGather(Among::All, pealZeroInspect, &own, held.data(), counts, pealUint64));
+  PEAL_TRY(collectives_->allGather(Among::All, pealZeroInspect, &own, held.data(), counts, pealUint64,
+                                   Data::Host));
   PEAL_TRY(collectives_->finish());
 
   std::vector<uint64_t> weights, owned;

@@ -122,7 +122,7 @@ Result<void> Engine::allocate() {
   try {
     PEAL_TRY(weights_.allocate(model_, *collectives_));
     PEAL_TRY(gradients_.allocate(model_, *collectives_));
-    PEAL_TRY(optimizer_.allocate(model_));
+    PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
   } catch (const std::bad_alloc&) {
     return Error{pealSystemError, "out of memory for the engine's tables"};
   }
@@ -190,7 +190,7 @@ Result<void> Engine::agree(const Result<void>& prepared) {
                       prepared ? uint64_t{0} : static_cast<uint64_t>(prepared.error().code)};
   const std::vector<size_t> counts(ranks, sizeof(Statement) / sizeof(uint64_t));
   PEAL_TRY(collectives_->allGather(Among::All, pealZeroStart, &statements[self], statements.data(), counts,
-                                   pealUint64));
+                                   pealUint64, Data::Host));
   PEAL_TRY(collectives_->finish());
   if (!prepared) {
     return prepared.error();
@@ -261,9 +261,9 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
     }
     PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
     PEAL_TRY(collectives_->finish());
-    weights_.setInitial(bucket, role, begin, piece);
+    PEAL_TRY(collectives_->checked("storing first values", weights_.setInitial(bucket, role, begin, piece)));
     if (role == Role::Trained) {
-      optimizer_.setInitial(bucket, begin, piece);
+      PEAL_TRY(collectives_->checked("storing first values", optimizer_.setInitial(bucket, begin, piece)));
     }
   }
   return {};

@@ -80,6 +80,7 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
 
 Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTokens) {
   SquareSum squares;
+  Device& device = *collectives_->device();
   for (size_t bucket = 0; bucket < model_.layout.buckets.size(); ++bucket) {
     PEAL_TRY(gradients_.waitReduced(bucket));
     // Replicas own the same elements: each adds up its share of them, which the exact sum allows.
@@ -88,13 +89,10 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
         own * static_cast<uint64_t>(model_.replica) / static_cast<uint64_t>(model_.replicas);
     const uint64_t to =
         own * (static_cast<uint64_t>(model_.replica) + 1) / static_cast<uint64_t>(model_.replicas);
-    const Elements part = gradients_.block(bucket).at(from);
-    if (part.isWide()) {
-      squares.add(part.fp32(), to - from);
-    } else {
-      squares.add(part.bf16(), to - from);
-    }
+    PEAL_TRY(collectives_->checked("adding up squares",
+                                   device.addSquares(gradients_.block(bucket).at(from), to - from, squares)));
   }
+  PEAL_TRY(collectives_->checked("adding up squares", device.finishSquares(squares)));
   const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
   std::copy(limbs.begin(), limbs.end(), control_.begin());
   const int64_t rate = digestOf(learningRate);
@@ -102,7 +100,7 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   control_[kTokens] = static_cast<int64_t>(localTokens);
   control_[kRateDigest] = rate;
   control_[kRateDigestSquared] = rate * rate;
-  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64));
+  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64, Data::Host));
   PEAL_TRY(collectives_->finish());
 
   // Equal on all ranks exactly if the variance is zero.
@@ -125,10 +123,12 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
 
 // In the order in which the next forward pass needs the weights: the last bucket has the first parameters.
 Result<void> Engine::update(double learningRate, double gradientScale) {
-  optimizer_.beginUpdate(learningRate, updates_, gradientScale);
+  PEAL_TRY(
+      collectives_->checked("the update", optimizer_.beginUpdate(learningRate, updates_, gradientScale)));
   for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
     collectives_->begin(Operation::Update);
-    optimizer_.update(bucket, gradients_.owned(bucket), weights_.owned(bucket));
+    PEAL_TRY(collectives_->checked(
+        "the update", optimizer_.update(bucket, gradients_.owned(bucket), weights_.owned(bucket))));
     PEAL_TRY(weights_.gatherUpdated(bucket));
   }
   return {};

@@ -18,20 +18,20 @@ Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
   collectives_ = &collectives;
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 1;
-  PEAL_TRY(gradients_.allocate("gradients", pealZeroModelState, ArenaMemory::Shared,
+  PEAL_TRY(gradients_.allocate(collectives.device(), "gradients", pealZeroModelState, ArenaMemory::Shared,
                                (full ? layout.elements : layout.shardElements) * model.gradientBytes(),
                                model.plan.gradients));
   if (!full) {
     slots_.resize(static_cast<size_t>(model.options.bucketSlots));
-    PEAL_TRY(buffers_.allocate("gradient buffers", pealZeroWorking, ArenaMemory::Shared,
+    PEAL_TRY(buffers_.allocate(collectives.device(), "gradient buffers", pealZeroWorking, ArenaMemory::Shared,
                                slots_.size() * layout.largestBucket * model.gradientBytes(),
                                model.plan.gradientBuffers));
   }
   if (model.options.microBatches > 1) {
     const bool all = model.addsUpLocally() || model.stage() == 0;
-    PEAL_TRY(accumulation_.allocate("accumulation", pealZeroWorking, ArenaMemory::Private,
-                                    (all ? layout.elements : layout.shardElements) * kSumBytes,
-                                    model.plan.accumulation));
+    PEAL_TRY(accumulation_.allocate(
+        collectives.device(), "accumulation", pealZeroWorking, ArenaMemory::Private,
+        (all ? layout.elements : layout.shardElements) * kSumBytes, model.plan.accumulation));
   }
   if (model.replicas > 1) {
     PEAL_TRY(replicaSum_.allocate(model, collectives));
@@ -124,7 +124,7 @@ Result<void> Gradients::ready(size_t id) {
 Result<void> Gradients::complete(size_t id) {
   const Parameter& parameter = model_->layout.parameters[id];
   if (model_->addsUpLocally()) {
-    addUp(parameter, address(parameter));
+    PEAL_TRY(addUp(parameter, address(parameter)));
   }
   states_[id] = State::Ready;
   ++buckets_[parameter.bucket].ready;
@@ -132,15 +132,18 @@ Result<void> Gradients::complete(size_t id) {
 }
 
 // fp32 over the micro-batches, put into the gradient at the last.
-void Gradients::addUp(const Parameter& parameter, Elements values) {
+Pass Gradients::passOf(Elements values, float* sums, size_t count) const {
+  const Pass::Kind kind = isLastMicroBatch() ? Pass::Kind::Finish
+                          : microBatch_ == 0 ? Pass::Kind::Start
+                                             : Pass::Kind::Add;
+  return {kind, values, sums, count};
+}
+
+Result<void> Gradients::addUp(const Parameter& parameter, Elements values) {
   float* sums = accumulation_.as<float>() + parameter.begin;
-  if (isLastMicroBatch()) {
-    finishSums(values, sums, parameter.elements);
-  } else if (microBatch_ == 0) {
-    startSums(values, sums, parameter.elements);
-  } else {
-    addToSums(values, sums, parameter.elements);
-  }
+  return collectives_->checked(
+      "adding up gradients",
+      collectives_->device()->pass(Queue::Caller, passOf(values, sums, parameter.elements)));
 }
 
 Result<void> Gradients::fillMissing(size_t unit) {
@@ -161,7 +164,9 @@ Result<void> Gradients::fillMissing(size_t unit) {
     if (!values) {
       return values.error();
     }
-    std::memset(values->data, 0, parameter.elements * model_->gradientBytes());
+    PEAL_TRY(collectives_->checked(
+        "clearing a gradient",
+        collectives_->device()->clear(values->data, parameter.elements * model_->gradientBytes())));
     ++missing_;
     PEAL_TRY(complete(id));
   }
@@ -222,19 +227,8 @@ Result<void> Gradients::launch(size_t index) {
     PEAL_TRY(collectives_->record(slot.reduced));
   }
   if (model_->addsUpReduced() && !model_->addsUpInGroup()) {
-    void (*const first)(void*) = [](void* argument) {
-      const auto& sum = *static_cast<Sum*>(argument);
-      startSums(sum.values, sum.sums, sum.count);
-    };
-    void (*const middle)(void*) = [](void* argument) {
-      const auto& sum = *static_cast<Sum*>(argument);
-      addToSums(sum.values, sum.sums, sum.count);
-    };
-    void (*const last)(void*) = [](void* argument) {
-      const auto& sum = *static_cast<Sum*>(argument);
-      finishSums(sum.values, sum.sums, sum.count);
-    };
-    PEAL_TRY(collectives_->run(isLastMicroBatch() ? last : microBatch_ == 0 ? first : middle, &sums_[index]));
+    const Sum& sum = sums_[index];
+    PEAL_TRY(collectives_->run(passOf(sum.values, sum.sums, sum.count)));
   }
   return collectives_->record(state.done);
 }

@@ -60,7 +60,7 @@ class Gradients {
     uint64_t launchedAt = 0;  // the buffer given back longest ago is taken first
     Mark reduced;
   };
-  // A bucket's part of the sum over micro-batches, for the stream. Never changes.
+  // A bucket's part of the sum over micro-batches. Never changes.
   struct Sum {
     Elements values;
     float* sums;
@@ -69,7 +69,8 @@ class Gradients {
 
   Result<void> takeSlot(size_t bucket);
   Result<void> complete(size_t id);
-  void addUp(const Parameter& parameter, Elements values);
+  Result<void> addUp(const Parameter& parameter, Elements values);
+  Pass passOf(Elements values, float* sums, size_t count) const;
   Result<void> launch(size_t bucket);
   Result<void> reduce(size_t bucket);
   Result<void> launchInOrder();

@@ -105,6 +105,16 @@ void SquareSum::add(const float* values, size_t count) {
   addSingly(values, count);
 }
 
+void SquareSum::addCounted(const CountedSquares& counted) {
+  for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {
+    const int scale = std::max(1, static_cast<int>(exponent));
+    addToLimbs(limbs_, static_cast<unsigned __int128>(counted.low[exponent]) << kBf16Shift, scale);
+    // 2^32 and kBf16Shift together are 4^32.
+    addToLimbs(limbs_, counted.high[exponent], scale + 32);
+  }
+  sums_[kNonFiniteExponent] += counted.low[kNonFiniteExponent];
+}
+
 std::array<int64_t, kSquareLimbs> SquareSum::limbs() const {
   std::array<int64_t, kSquareLimbs> limbs = limbs_;
   for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {

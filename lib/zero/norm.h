@@ -24,12 +24,21 @@
 namespace peal::zero {
 
 constexpr size_t kSquareLimbs = 20;
+constexpr size_t kExponents = 256;
+
+// Sums of the squared integers of bf16 values, by exponent field: `low` of their parts below 2^32, `high` of
+// the rest, each number below 2^64. low[255]: not 0 if a value was infinite or NaN.
+struct CountedSquares {
+  std::array<uint64_t, kExponents> low, high;
+};
 
 class SquareSum {
  public:
   explicit SquareSum(const Loops& with = loops()) : loops_(&with) {}
   void add(const uint16_t* values, size_t count);
   void add(const float* values, size_t count);
+  // What a kernel has counted (cuda/kernels.h).
+  void addCounted(const CountedSquares& counted);
   // The sum in units of 2^-298, limb i worth 2^(32 i); each below 2^32.
   std::array<int64_t, kSquareLimbs> limbs() const;
   // 1 if a value was infinite or NaN, else 0. Such values are in no limb.
@@ -41,7 +50,7 @@ class SquareSum {
   void addSingly(const float* values, size_t count);
 
   const Loops* loops_;
-  std::array<unsigned __int128, 256> sums_{};  // of squared integers, by exponent field
+  std::array<unsigned __int128, kExponents> sums_{};  // of squared integers, by exponent field
   std::array<int64_t, kSquareLimbs> limbs_{};
 };
 

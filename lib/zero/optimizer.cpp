@@ -10,13 +10,15 @@ constexpr uint64_t kRemainderBytes = 2;
 
 }  // namespace
 
-Result<void> Optimizer::allocate(const Model& model) {
+Result<void> Optimizer::allocate(const Model& model, const std::shared_ptr<Device>& device) {
   model_ = &model;
+  device_ = device;
   const uint64_t owned = model.stage() == 0 ? model.layout.elements : model.layout.shardElements;
   const uint64_t masterBytes = hasRemainders() ? kRemainderBytes : kFloatBytes;
   const uint64_t planned = model.plan.optimizer / (masterBytes + 2 * kFloatBytes);  // elements
   const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
-    return arena.allocate(name, pealZeroModelState, ArenaMemory::Private, owned * bytes, planned * bytes);
+    return arena.allocate(device, name, pealZeroModelState, ArenaMemory::Private, owned * bytes,
+                          planned * bytes);
   };
   PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes));
   PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
@@ -25,6 +27,10 @@ Result<void> Optimizer::allocate(const Model& model) {
   for (const Bucket& bucket : model.layout.buckets) {
     const Owned part = model.owned(bucket);
     segments_.push_back(updateSegments(model.layout, bucket, part.begin, part.elements));
+  }
+  if (!device->isHost()) {
+    return steps_.allocate(model, device, segments_,
+                           {master_.as<float>(), moment1_.as<float>(), moment2_.as<float>()});
   }
   return {};
 }
@@ -35,23 +41,27 @@ void Optimizer::describeMemory(ArenaList& list) const {
   describe(moment2_, list);
 }
 
-void Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values) {
+Result<void> Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values) {
   const Owned part = model_->owned(bucket);
   const uint64_t from = std::max(begin, part.begin);
   const uint64_t to = std::min(begin + values.size(), part.begin + part.elements);
   if (from >= to) {
-    return;
+    return {};
   }
   const float* first = values.data() + (from - begin);
   const uint64_t at = part.state + (from - part.begin);
   if (hasRemainders()) {
-    loops().splitRemainders(first, master_.as<int16_t>() + at, to - from);
-  } else {
-    std::copy_n(first, to - from, master_.as<float>() + at);
+    return device_->write(master_.as<int16_t>() + at, to - from, [&](int16_t* remainders) {
+      loops().splitRemainders(first, remainders, to - from);
+    });
   }
+  return device_->upload(master_.as<float>() + at, first, (to - from) * kFloatBytes);
 }
 
-void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
+Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
+  if (!device_->isHost()) {
+    return steps_.beginUpdate(learningRate, step, gradientScale);
+  }
   step_ = step;
   groups_.clear();
   for (const Group& group : model_->groups) {
@@ -60,6 +70,7 @@ void Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientS
     groups_.push_back(
         {adamwScalars(settings, rate, step, gradientScale), adamwDecayFactor(rate, settings.weightDecay)});
   }
+  return {};
 }
 
 namespace {
@@ -103,7 +114,10 @@ void Optimizer::updateStretch(const AdamwScalars& scalars, const Gradient* gradi
   }
 }
 
-void Optimizer::update(size_t index, Elements gradient, uint16_t* weight) {
+Result<void> Optimizer::update(size_t index, Elements gradient, uint16_t* weight) {
+  if (!device_->isHost()) {
+    return steps_.update(index, gradient.bf16(), weight);
+  }
   const Owned part = model_->owned(model_->layout.buckets[index]);
   for (const Segment& segment : segments_[index]) {
     const uint64_t offset = segment.begin - part.begin;
@@ -117,18 +131,28 @@ void Optimizer::update(size_t index, Elements gradient, uint16_t* weight) {
       updateStretch(scalars, from.bf16(), part.state + offset, weight + offset, segment);
     }
   }
+  return {};
 }
 
-const float* Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
-                              const uint16_t* weight, std::vector<float>& room) const {
+Result<const float*> Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset,
+                                      uint64_t count, const uint16_t* weight,
+                                      std::vector<float>& room) const {
   const uint64_t at = model_->owned(bucket).state + offset;
   if (tensor == pealZeroMaster && hasRemainders()) {
+    std::vector<uint16_t> weights;
+    std::vector<int16_t> remainders;
+    const Result<const uint16_t*> upper = device_->view<uint16_t>(weight + offset, count, weights);
+    const Result<const int16_t*> lower =
+        device_->view<int16_t>(master_.as<int16_t>() + at, count, remainders);
+    if (!upper || !lower) {
+      return upper ? lower.error() : upper.error();
+    }
     room.resize(count + 1);  // one more: an empty vector has no address
-    loops().join(weight + offset, master_.as<int16_t>() + at, room.data(), count);
-    return room.data();
+    loops().join(*upper, *lower, room.data(), count);
+    return static_cast<const float*>(room.data());
   }
   const Arena& arena = tensor == pealZeroMaster ? master_ : tensor == pealZeroMoment1 ? moment1_ : moment2_;
-  return arena.as<float>() + at;
+  return device_->view<float>(arena.as<float>() + at, count, room);
 }
 
 float* Optimizer::moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset) {

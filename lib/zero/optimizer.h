@@ -1,6 +1,5 @@
 // The optimizer's state of the elements that this rank owns: fp32 master weights (or their remainders) and
-// two moments, and the update of one bucket's part of them. Runs on the caller's thread; communicates
-// nothing.
+// two moments, and the update of one bucket's part of them, in the caller's queue. Communicates nothing.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "lib/zero/arena.h"
+#include "lib/zero/device_steps.h"
 #include "lib/zero/loops.h"
 #include "lib/zero/model.h"
 
@@ -15,38 +15,38 @@ namespace peal::zero {
 
 class Optimizer {
  public:
-  Result<void> allocate(const Model& model);
+  Result<void> allocate(const Model& model, const std::shared_ptr<Device>& device);
   void describeMemory(ArenaList& list) const;
 
   // The first values of `count` elements from `begin` of the bucket; what is not owned is passed over.
-  void setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
+  Result<void> setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
 
   // Begins update number `step`; every gradient is multiplied by gradientScale.
-  void beginUpdate(double learningRate, uint64_t step, double gradientScale);
+  Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale);
   // gradient, weight: the owned part of bucket number `index`.
-  void update(size_t index, Elements gradient, uint16_t* weight);
+  Result<void> update(size_t index, Elements gradient, uint16_t* weight);
 
   // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
-  // owned part of the bucket's weights. In an arena, or in room if they have to be put together.
-  const float* state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
-                     const uint16_t* weight, std::vector<float>& room) const;
+  // owned part of the bucket's weights. In an arena, or in room if they have to be put together or are not
+  // the host's.
+  Result<const float*> state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
+                             const uint16_t* weight, std::vector<float>& room) const;
   // The same of a moment, to be written.
   float* moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset);
   // All of the three arenas.
   std::array<std::span<const std::byte>, 3> held() const {
-    const auto bytes = [](const Arena& arena) {
-      return std::span<const std::byte>(arena.as<std::byte>(), arena.description().bytes);
-    };
-    return {bytes(master_), bytes(moment1_), bytes(moment2_)};
+    return {master_.bytes(), moment1_.bytes(), moment2_.bytes()};
   }
 
  private:
   const Model* model_ = nullptr;
+  std::shared_ptr<Device> device_;
   bool hasRemainders() const { return model_->options.master == pealZeroMasterRemainder; }
 
   Arena master_;  // fp32, or int16_t remainders
   Arena moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
+  DeviceSteps steps_;                           // on a GPU
   struct GroupScalars {
     AdamwScalars scalars;  // without decay
     float decayFactor;

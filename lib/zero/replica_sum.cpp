@@ -7,7 +7,7 @@ Result<void> ReplicaSum::allocate(const Model& model, Collectives& collectives) 
   collectives_ = &collectives;
   const auto shards = static_cast<uint64_t>(collectives.shards());
   const uint64_t block = (model.layout.largestBucket + shards - 1) / shards;
-  PEAL_TRY(buffers_.allocate("replica buffers", pealZeroWorking, ArenaMemory::Shared,
+  PEAL_TRY(buffers_.allocate(collectives.device(), "replica buffers", pealZeroWorking, ArenaMemory::Shared,
                              block * (sizeof(float) + (shards - 1) * model.gradientBytes()),
                              model.plan.replicaBuffers));
   parts_ = {buffers_.as<float>() + block, model.gradientPrecision()};

@@ -21,13 +21,13 @@ Result<void> Weights::allocate(const Model& model, Collectives& collectives) {
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 2;
   PEAL_TRY(weights_.allocate(
-      "weights", pealZeroModelState, ArenaMemory::Shared,
+      collectives.device(), "weights", pealZeroModelState, ArenaMemory::Shared,
       (full ? layout.elements + layout.frozenElements : layout.shardElements + layout.frozenShardElements) *
           kWeightBytes,
       model.plan.weights));
   if (!full) {
     slotTaken_.assign(static_cast<size_t>(model.options.unitSlots), false);
-    PEAL_TRY(buffers_.allocate("unit buffers", pealZeroWorking, ArenaMemory::Shared,
+    PEAL_TRY(buffers_.allocate(collectives.device(), "unit buffers", pealZeroWorking, ArenaMemory::Shared,
                                slotTaken_.size() * layout.largestUnit * kWeightBytes,
                                model.plan.unitBuffers));
   }
@@ -44,18 +44,22 @@ void Weights::describeMemory(ArenaList& list) const {
   describe(buffers_, list);
 }
 
-void Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin, std::span<const float> values) {
+Result<void> Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin,
+                                 std::span<const float> values) {
   const bool full = model_->stage() <= 2;
   const uint64_t heldBegin = full ? 0 : bucket.ownBegin;
   const uint64_t heldEnd = full ? bucket.elements : bucket.ownBegin + bucket.ownElements;
   const uint64_t from = std::max(begin, heldBegin);
   const uint64_t to = std::min(begin + values.size(), heldEnd);
-  if (from < to) {
-    uint16_t* held = weights_.as<uint16_t>() + (full ? bucket.begin : bucket.shardBegin);
-    const bool split = role == Role::Trained && model_->options.master == pealZeroMasterRemainder;
-    const auto round = split ? loops().splitWeights : loops().round;
-    round(values.data() + (from - begin), held + (from - heldBegin), to - from);
+  if (from >= to) {
+    return {};
   }
+  uint16_t* held = weights_.as<uint16_t>() + (full ? bucket.begin : bucket.shardBegin);
+  const bool split = role == Role::Trained && model_->options.master == pealZeroMasterRemainder;
+  const auto round = split ? loops().splitWeights : loops().round;
+  return collectives_->device()->write(held + (from - heldBegin), to - from, [&](uint16_t* rounded) {
+    round(values.data() + (from - begin), rounded, to - from);
+  });
 }
 
 // ---- units ------------------------------------------------------------------------------------------------
@@ -270,17 +274,24 @@ Result<void> Weights::gatherUpdated(size_t index, int counter) {
 
 Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values) {
   const Bucket& bucket = model_->layout.bucketOf(parameter);
+  Device& device = *collectives_->device();
   if (model_->stage() <= 2) {
     if (parameter.role == Role::Trained) {
       PEAL_TRY(collectives_->wait(updated_[parameter.bucket]));
     }
-    std::copy_n(weights_.as<uint16_t>() + parameter.begin, parameter.elements, values);
-    return {};
+    return device.download(values, weights_.as<uint16_t>() + parameter.begin,
+                           parameter.elements * kWeightBytes);
   }
   const uint64_t skipped = parameter.begin - std::min(parameter.begin, bucket.begin + bucket.ownBegin);
-  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect,
-                                   ownedPart(bucket) + std::min(skipped, bucket.ownElements), values, counts,
-                                   pealBfloat16));
+  std::vector<uint16_t> room;
+  const Result<const uint16_t*> own =
+      device.view<uint16_t>(ownedPart(bucket) + std::min(skipped, bucket.ownElements),
+                            counts[static_cast<size_t>(collectives_->shard())], room);
+  if (!own) {
+    return own.error();
+  }
+  PEAL_TRY(
+      collectives_->allGather(Among::Group, pealZeroInspect, *own, values, counts, pealBfloat16, Data::Host));
   return collectives_->finish();
 }
 

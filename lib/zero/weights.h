@@ -27,7 +27,7 @@ class Weights {
 
   // The first values of `count` elements from `begin` of the bucket, which has parameters of that role,
   // rounded. What is not held is passed over.
-  void setInitial(const Bucket& bucket, Role role, uint64_t begin, std::span<const float> values);
+  Result<void> setInitial(const Bucket& bucket, Role role, uint64_t begin, std::span<const float> values);
 
   Result<void> enter(size_t unit, pealZeroPass_t pass);
   Result<void> leave(size_t unit, pealZeroPass_t pass);
@@ -35,7 +35,7 @@ class Weights {
   bool isOpenFor(size_t unit, pealZeroPass_t pass) const { return isOpen(unit) && units_[unit].pass == pass; }
   bool anyOpen() const { return openUnits_ > 0; }
   // What this rank holds between steps: all weights, or its part of them.
-  std::span<const std::byte> held() const { return {weights_.as<std::byte>(), weights_.description().bytes}; }
+  std::span<const std::byte> held() const { return weights_.bytes(); }
   // While its unit is open.
   const uint16_t* weights(size_t id) const;
 

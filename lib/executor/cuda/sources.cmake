@@ -9,7 +9,8 @@ set(PEAL_CUDA_KERNEL_SOURCES
     lib/executor/cuda/collective_ll.cu
     lib/executor/cuda/collective_ll128.cu
     lib/executor/cuda/collective_simple.cu
-    lib/executor/cuda/point_to_point.cu)
+    lib/executor/cuda/point_to_point.cu
+    lib/zero/cuda/passes.cu)
 set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/adamw_launch.cpp
     lib/executor/cuda/agreement.cpp
@@ -28,6 +29,8 @@ set(PEAL_CUDA_HOST_SOURCES
     lib/memory/cuda.cpp
     lib/memory/pieces.cpp
     lib/topology/gpus_cuda.cpp
+    lib/zero/cuda/device.cpp
+    lib/zero/cuda/kernels.cpp
     transports/cuda_ipc/connect.cpp
     transports/cuda_ipc/device_windows.cpp
     transports/cuda_ipc/handle_post.cpp

@@ -132,11 +132,14 @@ Result<void> readAll(const Plan& plan, State* target) {
     if (stream == Stream::Weight && plan.reader.manifest().streams == kFewestStreams) {
       continue;
     }
+    Result<void> stored;
     PEAL_TRY(plan.reader.walk(plan.pieces, stream, [&](const Stretch& stretch, const void* values) {
-      if (target != nullptr) {
-        target->store(stream, {plan.ids[stretch.parameter], stretch.begin, stretch.elements}, values);
+      if (target != nullptr && stored) {
+        stored =
+            target->store(stream, {plan.ids[stretch.parameter], stretch.begin, stretch.elements}, values);
       }
     }));
+    PEAL_TRY(stored);
   }
   return {};
 }
@@ -149,7 +152,7 @@ uint64_t digestRanges(const State& state) {
   return digest;
 }
 
-uint64_t digestValues(const State& state) {
+Result<uint64_t> digestValues(const State& state) {
   uint32_t digest = 0;
   std::vector<std::byte> buffer(kBlockBytes);
   const std::vector<ParameterShape> parameters = state.parameters();
@@ -163,12 +166,12 @@ uint64_t digestValues(const State& state) {
       const uint64_t most = kBlockBytes / elementBytes(stream);
       for (uint64_t done = 0; done < stretch.elements; done += most) {
         const uint64_t count = std::min(most, stretch.elements - done);
-        state.fetch(stream, {stretch.parameter, stretch.begin + done, count}, buffer.data());
+        PEAL_TRY(state.fetch(stream, {stretch.parameter, stretch.begin + done, count}, buffer.data()));
         digest = crc32c(digest, buffer.data(), count * elementBytes(stream));
       }
     }
   }
-  return digest;
+  return uint64_t{digest};
 }
 
 template <class Body>
@@ -195,8 +198,9 @@ Result<void> compareReplicas(Collectives& collectives, const State& state,
   }
   uint64_t digest = 0;
   const Result<void> digested = guarded([&]() -> Result<void> {
-    digest = digestValues(state);
-    return {};
+    const Result<uint64_t> of = digestValues(state);
+    digest = of ? *of : 0;
+    return of ? Result<void>() : Result<void>(of.error());
   });
   const Result<std::vector<VoteValues>> values = vote(collectives, digested, {digest});
   if (!values) {

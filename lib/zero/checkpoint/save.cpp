@@ -76,7 +76,11 @@ Result<void> Save::prepare(const std::string& path, std::span<const std::byte> u
   }
   source_ = std::make_unique<LivePart>(state_, stretches_, trained);
   manifest_.step = state_.step();
-  manifest_.streams = weightsFollowMaster(*source_, head_.elements) ? kFewestStreams : kMostStreams;
+  const Result<bool> isRounding = weightsFollowMaster(*source_, head_.elements);
+  if (!isRounding) {
+    return isRounding.error();
+  }
+  manifest_.streams = *isRounding ? kFewestStreams : kMostStreams;
   if (collectives_.rank() != 0) {
     return {};
   }
@@ -129,7 +133,12 @@ Result<void> Save::agreeOnPlace(const Result<void>& prepared) {
 // What fails here is told by the vote in finish().
 void Save::startSnapshot() {
   try {
-    source_ = std::make_unique<SnapshotPart>(*source_, head_);
+    Result<std::unique_ptr<PartSource>> snapshot = SnapshotPart::make(*source_, head_);
+    if (!snapshot) {
+      written_ = snapshot.error();
+      return;
+    }
+    source_ = std::move(*snapshot);
     thread_ = std::thread([this] {
       try {
         written_ = write(*source_);

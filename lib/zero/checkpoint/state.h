@@ -36,9 +36,9 @@ class State {
   virtual std::vector<Stretch> saved() const = 0;
   virtual std::vector<Stretch> held() const = 0;
   // A part of one held stretch. Weight and Frozen are bf16.
-  virtual void fetch(Stream stream, const Stretch& stretch, void* to) const = 0;
+  virtual Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const = 0;
   // Weight comes after Master, if the checkpoint has it; without it weights are their masters' rounding.
-  virtual void store(Stream stream, const Stretch& stretch, const void* from) = 0;
+  virtual Result<void> store(Stream stream, const Stretch& stretch, const void* from) = 0;
   // Everything held is stored: the engine continues after `step` updates. Collective.
   virtual Result<void> restored(uint64_t step) = 0;
 };

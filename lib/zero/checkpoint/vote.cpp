@@ -28,7 +28,8 @@ Result<std::vector<VoteValues>> vote(Collectives& collectives, const Result<void
     std::copy_n(sentence.data(), std::min(sentence.size(), mine.sentence.size() - 1), mine.sentence.data());
   }
   const std::vector<size_t> counts(ballots.size(), kBallotWords);
-  PEAL_TRY(collectives.allGather(Among::All, pealZeroInspect, &mine, ballots.data(), counts, pealUint64));
+  PEAL_TRY(collectives.allGather(Among::All, pealZeroInspect, &mine, ballots.data(), counts, pealUint64,
+                                 Data::Host));
   PEAL_TRY(collectives.finish());
   if (!own) {
     return own.error();

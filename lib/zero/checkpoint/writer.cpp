@@ -24,7 +24,7 @@ LivePart::LivePart(const State& state, std::vector<Stretch> stretches, size_t tr
   }
 }
 
-void LivePart::read(Stream stream, uint64_t begin, uint64_t elements, void* to) const {
+Result<void> LivePart::read(Stream stream, uint64_t begin, uint64_t elements, void* to) const {
   auto* into = static_cast<std::byte*>(to);
   const auto split = positions_.begin() + static_cast<std::ptrdiff_t>(trained_);
   const auto found = stream == Stream::Frozen ? std::upper_bound(split, positions_.end(), begin)
@@ -32,36 +32,40 @@ void LivePart::read(Stream stream, uint64_t begin, uint64_t elements, void* to) 
   for (auto i = static_cast<size_t>(found - positions_.begin()) - 1; elements > 0; ++i) {
     const uint64_t skipped = begin - positions_[i];
     const uint64_t count = std::min(elements, stretches_[i].elements - skipped);
-    state_.fetch(stream, {stretches_[i].parameter, stretches_[i].begin + skipped, count}, into);
+    PEAL_TRY(state_.fetch(stream, {stretches_[i].parameter, stretches_[i].begin + skipped, count}, into));
     into += count * elementBytes(stream);
     begin += count;
     elements -= count;
   }
+  return {};
 }
 
-SnapshotPart::SnapshotPart(const PartSource& source, const PartHead& head) {
+Result<std::unique_ptr<PartSource>> SnapshotPart::make(const PartSource& source, const PartHead& head) {
+  auto copy = std::make_unique<SnapshotPart>();
   for (uint32_t i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
     const uint64_t elements = head.elementsOf(stream);
-    streams_.emplace_back(elements * elementBytes(stream));
+    copy->streams_.emplace_back(elements * elementBytes(stream));
     if (elements > 0) {
-      source.read(stream, 0, elements, streams_.back().data());
+      PEAL_TRY(source.read(stream, 0, elements, copy->streams_.back().data()));
     }
   }
+  return std::unique_ptr<PartSource>(std::move(copy));
 }
 
-void SnapshotPart::read(Stream stream, uint64_t begin, uint64_t elements, void* to) const {
+Result<void> SnapshotPart::read(Stream stream, uint64_t begin, uint64_t elements, void* to) const {
   const uint64_t size = elementBytes(stream);
   std::memcpy(to, streams_[static_cast<size_t>(stream)].data() + begin * size, elements * size);
+  return {};
 }
 
-bool weightsFollowMaster(const PartSource& source, uint64_t elements) {
+Result<bool> weightsFollowMaster(const PartSource& source, uint64_t elements) {
   std::vector<float> master(std::min(elements, kComparedElements));
   std::vector<uint16_t> weights(master.size());
   for (uint64_t begin = 0; begin < elements; begin += master.size()) {
     const uint64_t count = std::min<uint64_t>(master.size(), elements - begin);
-    source.read(Stream::Master, begin, count, master.data());
-    source.read(Stream::Weight, begin, count, weights.data());
+    PEAL_TRY(source.read(Stream::Master, begin, count, master.data()));
+    PEAL_TRY(source.read(Stream::Weight, begin, count, weights.data()));
     for (uint64_t i = 0; i < count; ++i) {
       if (toBf16(master[i]) != weights[i]) {
         return false;
@@ -90,7 +94,7 @@ Result<PartEntry> writePart(const std::string& path, const std::string& name, co
       }
       const uint64_t bytes = head.blockBytes(stream, block);
       const uint64_t size = elementBytes(stream);
-      source.read(stream, block * (kBlockBytes / size), bytes / size, buffer.data());
+      PEAL_TRY(source.read(stream, block * (kBlockBytes / size), bytes / size, buffer.data()));
       const uint32_t checksum = blockChecksum(head.id, stream, block, {buffer.data(), bytes});
       std::memcpy(buffer.data() + bytes, &checksum, kChecksumBytes);
       PEAL_TRY(file->write(buffer.data(), bytes + kChecksumBytes));

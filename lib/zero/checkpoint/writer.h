@@ -2,6 +2,7 @@
 // second on a thread of its own. Communicates nothing.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,14 +16,14 @@ namespace peal::zero::checkpoint {
 class PartSource {
  public:
   virtual ~PartSource() = default;
-  virtual void read(Stream stream, uint64_t begin, uint64_t elements, void* to) const = 0;
+  virtual Result<void> read(Stream stream, uint64_t begin, uint64_t elements, void* to) const = 0;
 };
 
 class LivePart : public PartSource {
  public:
   // trained: how many of the stretches are of trained parameters; they come first.
   LivePart(const State& state, std::vector<Stretch> stretches, size_t trained);
-  void read(Stream stream, uint64_t begin, uint64_t elements, void* to) const override;
+  Result<void> read(Stream stream, uint64_t begin, uint64_t elements, void* to) const override;
 
  private:
   const State& state_;
@@ -34,15 +35,15 @@ class LivePart : public PartSource {
 // A copy: 12 bytes for each trained element, 14 with weights; 2 for each frozen one.
 class SnapshotPart : public PartSource {
  public:
-  SnapshotPart(const PartSource& source, const PartHead& head);
-  void read(Stream stream, uint64_t begin, uint64_t elements, void* to) const override;
+  static Result<std::unique_ptr<PartSource>> make(const PartSource& source, const PartHead& head);
+  Result<void> read(Stream stream, uint64_t begin, uint64_t elements, void* to) const override;
 
  private:
   std::vector<std::vector<std::byte>> streams_;
 };
 
 // Whether every weight of the part is the rounding of its master: then weights need not be stored.
-bool weightsFollowMaster(const PartSource& source, uint64_t elements);
+Result<bool> weightsFollowMaster(const PartSource& source, uint64_t elements);
 
 // Writes PATH, which must not exist, and brings it to the disk. Uses one block of memory besides the table.
 // cancelled: looked at before each block; the part is then given up with an error.
