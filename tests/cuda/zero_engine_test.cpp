@@ -1,0 +1,224 @@
+// The ZeRO engine on simulated GPUs: the bits of host memory at every stage, with nothing but its events
+// between the trainer's stream and its own; checkpoints; what is refused.
+#include <filesystem>
+
+#include "tests/cuda/zero_ranks.h"
+
+namespace {
+
+using namespace peal;
+using namespace peal::test;
+
+ZeroSetup setupOf(int stage, size_t bucketBytes, int microBatches = 1) {
+  ZeroSetup setup;
+  setup.options.stage = stage;
+  setup.options.bucketBytes = bucketBytes;
+  setup.options.microBatches = microBatches;
+  setup.options.clipNorm = 0.5;
+  setup.options.weightDecay = 0.1;
+  return setup;
+}
+
+std::vector<int> hostRanks(size_t ranks) { return std::vector<int>(ranks, PEAL_DEVICE_HOST); }
+
+void expectHostsBits(const std::vector<int>& devices, const ZeroSetup& setup) {
+  SCOPED_TRACE(testing::Message() << devices.size() << " ranks, stage " << setup.options.stage
+                                  << ", buckets of " << setup.options.bucketBytes << " bytes, "
+                                  << setup.options.microBatches << " micro-batches");
+  const ZeroOutcome expected = trainOn(hostRanks(devices.size()), setup).front();
+  EXPECT_NE(expected.weight, std::vector<float>(expected.weight.size()));
+  for (const ZeroOutcome& outcome : trainOn(devices, setup)) {
+    outcome.expectEqual(expected);
+  }
+}
+
+const std::vector<std::vector<int>> kDevices{{0}, {0, 1}, {0, 1, 1}, {0, 1, 2, 3}};
+
+TEST(ZeroEngine, GivesTheHostsBitsAtEveryStage) {
+  inProcess(smallGpu(), [] {
+    for (const std::vector<int>& devices : kDevices) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        expectHostsBits(devices, setupOf(stage, 150));
+      }
+    }
+  });
+}
+
+TEST(ZeroEngine, AddsUpMicroBatchesAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 3; ++stage) {
+      ZeroSetup setup = setupOf(stage, 1000, 3);
+      setup.steps = 2;
+      expectHostsBits({0, 1}, setup);
+      setup.options.reduceEachMicroBatch = 1;
+      expectHostsBits({0, 1}, setup);
+    }
+  });
+}
+
+TEST(ZeroEngine, RoundsStochasticallySkipsAndFillsAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (const int stage : {1, 2, 3}) {
+      ZeroSetup setup = setupOf(stage, 150);
+      setup.options.stochasticRounding = 1;
+      setup.options.seed = 99;
+      setup.nonFinite = 1;
+      setup.withheld = 5;
+      expectHostsBits({0, 1, 1}, setup);
+    }
+  });
+}
+
+// A stream that is late, on one rank or for some units: what comes after must not overtake it.
+TEST(ZeroEngine, OnlyEventsKeepTheOrder) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const int microBatches : {1, 2}) {
+        ZeroSetup setup = setupOf(stage, 150, microBatches);
+        setup.steps = 2;
+        const ZeroOutcome expected = trainOn(hostRanks(2), setup).front();
+        for (const int lateRank : {0, 1}) {
+          for (const int lateUnit : {0, 3}) {
+            setup.delay = [=](int rank, int unit) {
+              return std::chrono::milliseconds(rank == lateRank && unit == lateUnit ? 20 : 0);
+            };
+            SCOPED_TRACE(testing::Message()
+                         << "stage " << stage << ", " << microBatches << " micro-batches, unit " << lateUnit
+                         << " of rank " << lateRank << " late");
+            for (const ZeroOutcome& outcome : trainOn({0, 1}, setup)) {
+              outcome.expectEqual(expected);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ZeroEngine, ArenasAreThePlannersAndReplicasAreCompared) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const ZeroSetup setup = setupOf(stage, 150, 2);
+      (void)trainOn({0, 1}, setup, [](ZeroRank& rank, int) {
+        const pealZeroArena_t* arenas = nullptr;
+        size_t count = 0;
+        PEAL_ZERO_OK(rank.zero(), pealZeroGetMemory(rank.zero(), &arenas, &count));
+        EXPECT_GE(count, 5U);
+        for (size_t i = 0; i < count; ++i) {
+          EXPECT_EQ(arenas[i].bytes, arenas[i].plannedBytes) << arenas[i].name;
+        }
+        PEAL_ZERO_OK(rank.zero(), pealZeroCheckReplicas(rank.zero()));
+      });
+    }
+  });
+}
+
+class ZeroCheckpoints : public testing::Test {
+ protected:
+  ZeroCheckpoints() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "peal-zero-gpu-XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~ZeroCheckpoints() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
+};
+
+// Saved from GPUs, gone on with on GPUs, on host memory and on another number of ranks; and the other way
+// round.
+TEST_F(ZeroCheckpoints, GoOnFromGpusAndFromHosts) {
+  inProcess(smallGpu(), [&] {
+    for (const int stage : {1, 3}) {
+      ZeroSetup setup = setupOf(stage, 150);
+      setup.options.stochasticRounding = 1;
+      const auto saveTo = [](const std::string& path) {
+        return [path](ZeroRank& rank, int) {
+          PEAL_ZERO_OK(rank.zero(), pealZeroSave(rank.zero(), path.c_str(), nullptr, 0));
+          PEAL_ZERO_OK(rank.zero(), pealZeroSaveBegin(rank.zero(), (path + "-later").c_str(), nullptr, 0));
+          PEAL_ZERO_OK(rank.zero(), pealZeroSaveWait(rank.zero()));
+        };
+      };
+      const auto loadFrom = [](const std::string& path) {
+        return [path](ZeroRank& rank, int) {
+          PEAL_ZERO_OK(rank.zero(), pealZeroLoad(rank.zero(), path.c_str()));
+          rank.step();
+        };
+      };
+      const std::string gpu = directory_ + "/gpu", host = directory_ + "/host";
+      (void)trainOn({0, 1}, setup, saveTo(gpu));
+      (void)trainOn(hostRanks(2), setup, saveTo(host));
+      ZeroSetup fresh = setup;
+      fresh.steps = 0;
+      const ZeroOutcome expected = trainOn(hostRanks(2), fresh, loadFrom(host)).front();
+      EXPECT_EQ(expected.norms.size(), 1U);
+      for (const std::string& path : {gpu, gpu + "-later", host, host + "-later"}) {
+        SCOPED_TRACE(path);
+        trainOn({0, 1}, fresh, loadFrom(path)).front().expectEqual(expected);
+      }
+      trainOn(hostRanks(2), fresh, loadFrom(gpu)).front().expectEqual(expected);
+      const ZeroOutcome onThree = trainOn(hostRanks(3), fresh, loadFrom(host)).front();
+      trainOn({0, 1, 1}, fresh, loadFrom(gpu)).front().expectEqual(onThree);
+    }
+  });
+}
+
+TEST(ZeroEngine, TracesItsStream) {
+  inProcess(smallGpu(), [] {
+    const ZeroSetup setup = setupOf(2, 150);
+    (void)trainOn({0, 1}, setup, [](ZeroRank& rank, int) {
+      std::vector<pealZeroSpan_t> spans;
+      const auto keep = [](void* user, const pealZeroSpan_t* span) {
+        static_cast<std::vector<pealZeroSpan_t>*>(user)->push_back(*span);
+      };
+      PEAL_ZERO_OK(rank.zero(), pealZeroSetTrace(rank.zero(), keep, &spans));
+      rank.step();
+      PEAL_ZERO_OK(rank.zero(), pealZeroSetTrace(rank.zero(), nullptr, nullptr));
+      const auto collectives = std::count_if(spans.begin(), spans.end(), [](const pealZeroSpan_t& span) {
+        return span.kind == pealZeroSpanCollective && span.beginNs <= span.endNs;
+      });
+      EXPECT_GE(collectives, 4);
+    });
+  });
+}
+
+TEST(ZeroEngine, RefusesWhatItCannotDoOnGpus) {
+  inProcess(smallGpu(), [] {
+    const std::vector<pealComm_t> comms = initAll({0, 1});
+    onThreads(2, [&](int rank) {
+      const pealComm_t comm = comms[static_cast<size_t>(rank)];
+      const auto refuses = [&](const pealZeroOptions_t& options, const char* words) {
+        pealZero_t zero = nullptr;
+        EXPECT_EQ(pealZeroCreate(&zero, comm, &options), pealInvalidUsage);
+        EXPECT_NE(std::string(pealZeroGetLastError(nullptr)).find(words), std::string::npos)
+            << pealZeroGetLastError(nullptr);
+      };
+      pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
+      options.master = pealZeroMasterRemainder;
+      refuses(options, "pealZeroMasterFp32");
+      options = PEAL_ZERO_OPTIONS_INITIALIZER;
+      options.reduceType = pealZeroReduceFp32;
+      refuses(options, "pealZeroReduceBf16");
+      options = PEAL_ZERO_OPTIONS_INITIALIZER;
+      options.stage = 1;
+      options.shardGroup = 1;
+      refuses(options, "shardGroup 0");
+      options = PEAL_ZERO_OPTIONS_INITIALIZER;
+      pealZero_t zero = nullptr;
+      ASSERT_EQ(pealZeroCreate(&zero, comm, &options), pealSuccess) << pealZeroGetLastError(nullptr);
+      const GpuStream elsewhere(rank == 0 ? 1 : 0);
+      EXPECT_EQ(pealZeroSetStream(zero, elsewhere.peal()), pealInvalidArgument);
+      EXPECT_NE(std::string(pealZeroGetLastError(zero)).find("belongs to device"), std::string::npos);
+      EXPECT_EQ(pealZeroDestroy(zero), pealSuccess);
+    });
+    destroyAll(comms);
+    const std::vector<pealComm_t> host = initAll({PEAL_DEVICE_HOST});
+    const pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
+    pealZero_t zero = nullptr;
+    ASSERT_EQ(pealZeroCreate(&zero, host.front(), &options), pealSuccess);
+    const GpuStream stream(0);
+    EXPECT_EQ(pealZeroSetStream(zero, stream.peal()), pealInvalidArgument);
+    EXPECT_EQ(pealZeroDestroy(zero), pealSuccess);
+    destroyAll(host);
+  });
+}
+
+}  // namespace

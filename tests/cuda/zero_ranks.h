@@ -1,0 +1,258 @@
+// A ZeRO engine driven through the C API on a small model whose gradients a formula gives, on host memory or
+// on a simulated GPU. On a GPU nothing of a micro-batch waits: weights are copied out, gradients computed by
+// a host function and copied in, all in the caller's stream, so that only the engine's events keep the order.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "lib/reduce/adamw.h"
+#include "peal/zero.h"
+#include "tests/cuda/gpu_ranks.h"
+
+namespace peal::test {
+
+struct ZeroParameter {
+  uint64_t elements;
+  int unit;
+  bool decays = true;
+  int group = 0;
+  bool frozen = false;
+};
+
+struct ZeroSetup {
+  pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
+  std::vector<ZeroParameter> parameters{{37, 0},          {5, 0, false},     {64, 1}, {0, 1},
+                                        {1, 1, false},    {129, 2},          {13, 2}, {40, 2, true, 0, true},
+                                        {7, 2, false, 1}, {200, 3, true, 1}, {31, 3}};
+  int steps = 3;
+  int withheld = -1;   // a parameter without a gradient
+  int nonFinite = -1;  // the step in which one gradient is infinite
+  // What a rank's stream sleeps before it writes the gradient of a unit's first parameter.
+  std::function<std::chrono::milliseconds(int rank, int unit)> delay{};
+};
+
+struct ZeroOutcome {
+  std::vector<float> master, moment1, moment2, weight;
+  std::vector<double> norms;
+  std::vector<int> skipped;
+
+  void expectEqual(const ZeroOutcome& other) const {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() &&
+             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+    };
+    EXPECT_TRUE(same(master, other.master));
+    EXPECT_TRUE(same(moment1, other.moment1));
+    EXPECT_TRUE(same(moment2, other.moment2));
+    EXPECT_TRUE(same(weight, other.weight));
+    EXPECT_TRUE(same(norms, other.norms));
+    EXPECT_EQ(skipped, other.skipped);
+  }
+};
+
+#define PEAL_ZERO_OK(zero, call) ASSERT_EQ((call), pealSuccess) << pealZeroGetLastError(zero)
+
+class ZeroRank {
+ public:
+  // device: as the simulator's tests count them; below zero: host memory.
+  ZeroRank(pealComm_t comm, int device, int rank, ZeroSetup setup)
+      : setup_(std::move(setup)), rank_(rank), device_(device) {
+    if (device >= 0) {
+      stream_ = std::make_unique<GpuStream>(device);
+    }
+    make(comm);
+  }
+  ZeroRank(const ZeroRank&) = delete;
+  ZeroRank& operator=(const ZeroRank&) = delete;
+  ~ZeroRank() {
+    if (stream_) {
+      stream_->synchronize();
+    }
+    EXPECT_EQ(pealZeroDestroy(zero_), pealSuccess);
+    for (const std::unique_ptr<Task>& task : tasks_) {
+      if (device_ >= 0) {
+        cudaOk(cudaFreeHost(task->values), "cudaFreeHost");
+      }
+    }
+  }
+
+  pealZero_t zero() const { return zero_; }
+  void step() {
+    for (int microBatch = 0; microBatch < setup_.options.microBatches; ++microBatch) {
+      forward();
+      backward(microBatch);
+      PEAL_ZERO_OK(zero_, pealZeroEndMicroBatch(zero_));
+    }
+    pealZeroReport_t report{};
+    PEAL_ZERO_OK(zero_, pealZeroStep(zero_, 1e-2, 16 + 5 * static_cast<uint64_t>(rank_), &report));
+    ++steps_;
+    outcome_.norms.push_back(report.skipped != 0 ? -1 : report.gradientNorm);
+    outcome_.skipped.push_back(report.skipped);
+  }
+  ZeroOutcome outcome() {
+    ZeroOutcome read = outcome_;
+    const std::pair<pealZeroTensor_t, std::vector<float>*> tensors[] = {{pealZeroMaster, &read.master},
+                                                                        {pealZeroMoment1, &read.moment1},
+                                                                        {pealZeroMoment2, &read.moment2},
+                                                                        {pealZeroWeight, &read.weight}};
+    for (const auto& [tensor, values] : tensors) {
+      for (size_t id = 0; id < setup_.parameters.size(); ++id) {
+        if (setup_.parameters[id].frozen && tensor != pealZeroWeight) {
+          continue;
+        }
+        std::vector<float> part(setup_.parameters[id].elements + 1);
+        EXPECT_EQ(pealZeroRead(zero_, static_cast<int>(id), tensor, part.data()), pealSuccess)
+            << pealZeroGetLastError(zero_);
+        values->insert(values->end(), part.begin(), part.end() - 1);
+      }
+    }
+    return read;
+  }
+
+ private:
+  // A gradient to be made of the weights: both in `values`, one after the other.
+  struct Task {
+    uint16_t* values;
+    uint64_t elements;
+    size_t parameter;
+    int rank, microBatch;
+    uint64_t step;
+    bool isInfinite;
+    std::chrono::milliseconds sleep;
+  };
+  static void computeGradient(void* argument) {
+    const auto& task = *static_cast<const Task*>(argument);
+    if (task.sleep.count() > 0) {
+      std::this_thread::sleep_for(task.sleep);
+    }
+    for (uint64_t i = 0; i < task.elements; ++i) {
+      const uint64_t place = i * 31 + task.parameter * 17 + static_cast<uint64_t>(task.rank) * 7 +
+                             task.step * 3 + static_cast<uint64_t>(task.microBatch) * 11;
+      const float target = (static_cast<float>(place % 97) - 48.0F) * 0.021F;
+      task.values[i] =
+          toBf16((fromBf16(task.values[i]) - target) * (1 + static_cast<float>(task.rank) * 0.37F));
+    }
+    if (task.isInfinite) {
+      task.values[0] = 0x7f80;
+    }
+  }
+
+  void make(pealComm_t comm) {
+    ASSERT_EQ(pealZeroCreate(&zero_, comm, &setup_.options), pealSuccess) << pealZeroGetLastError(nullptr);
+    if (stream_) {
+      PEAL_ZERO_OK(zero_, pealZeroSetStream(zero_, stream_->peal()));
+    }
+    pealZeroGroup_t group = PEAL_ZERO_GROUP_INITIALIZER;
+    group.learningRateFactor = 0.5;
+    group.beta1 = 0.8;
+    group.weightDecay = 0.3;
+    PEAL_ZERO_OK(zero_, pealZeroAddGroup(zero_, &group, nullptr));
+    std::vector<std::vector<float>> first;
+    for (size_t id = 0; id < setup_.parameters.size(); ++id) {
+      const ZeroParameter& described = setup_.parameters[id];
+      const std::string name = fmt::format("p{}", id);
+      pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+      parameter.name = name.c_str();
+      parameter.dims = 1;
+      parameter.extents[0] = described.elements;
+      parameter.unit = described.unit;
+      parameter.group = described.group;
+      parameter.decay = described.decays ? pealZeroDecay : pealZeroNoDecay;
+      parameter.frozen = described.frozen ? 1 : 0;
+      PEAL_ZERO_OK(zero_, pealZeroAddParameter(zero_, &parameter, nullptr));
+      first.emplace_back(described.elements + 1);
+      for (uint64_t i = 0; i < described.elements; ++i) {
+        const uint64_t mixed = (i * 2654435761U + id * 40503U) % 1021;
+        first.back()[i] = rank_ == 0 ? (static_cast<float>(mixed) - 510.0F) * 3.1e-4F : 99.0F;
+      }
+      PEAL_ZERO_OK(zero_, pealZeroSetInitial(zero_, static_cast<int>(id), first.back().data()));
+      units_ = std::max(units_, described.unit + 1);
+    }
+    PEAL_ZERO_OK(zero_, pealZeroSeal(zero_));
+  }
+
+  // Unit 0 stays open around the others.
+  void forward() {
+    PEAL_ZERO_OK(zero_, pealZeroUnitEnter(zero_, 0, pealZeroForward));
+    for (int unit = 1; unit < units_; ++unit) {
+      PEAL_ZERO_OK(zero_, pealZeroUnitEnter(zero_, unit, pealZeroForward));
+      PEAL_ZERO_OK(zero_, pealZeroUnitLeave(zero_, unit, pealZeroForward));
+    }
+    PEAL_ZERO_OK(zero_, pealZeroUnitLeave(zero_, 0, pealZeroForward));
+  }
+
+  void backward(int microBatch) {
+    PEAL_ZERO_OK(zero_, pealZeroUnitEnter(zero_, 0, pealZeroBackward));
+    for (int unit = units_ - 1; unit >= 0; --unit) {
+      if (unit > 0) {
+        PEAL_ZERO_OK(zero_, pealZeroUnitEnter(zero_, unit, pealZeroBackward));
+      }
+      bool isFirst = true;
+      for (size_t id = setup_.parameters.size(); id-- > 0;) {
+        const ZeroParameter& parameter = setup_.parameters[id];
+        if (parameter.unit == unit && !parameter.frozen && static_cast<int>(id) != setup_.withheld) {
+          handOver(id, microBatch, std::exchange(isFirst, false));
+        }
+      }
+      PEAL_ZERO_OK(zero_, pealZeroUnitLeave(zero_, unit, pealZeroBackward));
+    }
+  }
+
+  void handOver(size_t id, int microBatch, bool isFirst) {
+    const ZeroParameter& parameter = setup_.parameters[id];
+    const uint16_t* weights = nullptr;
+    uint16_t* gradient = nullptr;
+    PEAL_ZERO_OK(zero_, pealZeroWeights(zero_, static_cast<int>(id), &weights));
+    PEAL_ZERO_OK(zero_, pealZeroGradient(zero_, static_cast<int>(id), &gradient));
+    const size_t bytes = parameter.elements * sizeof(uint16_t);
+    auto task = std::make_unique<Task>(
+        Task{gradient, parameter.elements, id, rank_, microBatch, steps_,
+             static_cast<int>(steps_) == setup_.nonFinite && id == 2 && rank_ == 0,
+             isFirst && setup_.delay ? setup_.delay(rank_, parameter.unit) : std::chrono::milliseconds(0)});
+    if (device_ < 0) {
+      std::copy_n(weights, parameter.elements, gradient);
+      computeGradient(task.get());
+    } else {
+      CUDA_OK(cudaSetDevice(cudasim::deviceOf(device_)));
+      CUDA_OK(cudaMallocHost(&task->values, bytes + 1));
+      CUDA_OK(cudaMemcpyAsync(task->values, weights, bytes, cudaMemcpyDeviceToHost, stream_->get()));
+      CUDA_OK(cudaLaunchHostFunc(stream_->get(), computeGradient, task.get()));
+      CUDA_OK(cudaMemcpyAsync(gradient, task->values, bytes, cudaMemcpyHostToDevice, stream_->get()));
+      tasks_.push_back(std::move(task));
+    }
+    PEAL_ZERO_OK(zero_, pealZeroGradientReady(zero_, static_cast<int>(id)));
+  }
+
+  const ZeroSetup setup_;
+  const int rank_, device_;
+  int units_ = 0;
+  uint64_t steps_ = 0;
+  std::unique_ptr<GpuStream> stream_;
+  pealZero_t zero_ = nullptr;
+  ZeroOutcome outcome_;
+  std::vector<std::unique_ptr<Task>> tasks_;  // what the stream may still look at
+};
+
+// Trains on these devices and gives what each rank has read. after: called with every rank's engine, trained.
+inline std::vector<ZeroOutcome> trainOn(const std::vector<int>& devices, const ZeroSetup& setup,
+                                        const std::function<void(ZeroRank&, int rank)>& after = {}) {
+  const std::vector<pealComm_t> comms = initAll(devices);
+  std::vector<ZeroOutcome> outcomes(devices.size());
+  onThreads(static_cast<int>(devices.size()), [&](int rank) {
+    const auto own = static_cast<size_t>(rank);
+    ZeroRank trained(comms[own], devices[own], rank, setup);
+    for (int step = 0; step < setup.steps; ++step) {
+      trained.step();
+    }
+    if (after) {
+      after(trained, rank);
+    }
+    outcomes[own] = trained.outcome();
+  });
+  destroyAll(comms);
+  return outcomes;
+}
+
+}  // namespace peal::test
