@@ -209,8 +209,8 @@ PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
  * the call returns, or was when it was made. Collectives run on a stream of the engine's own, and each side
  * waits for the other by events. pealZeroStep, and what reads values, wait for the device. First values and
  * values that are read are the host's. Not into CUDA graphs. On host memory only so far: shardGroup,
- * pealZeroMasterRemainder, pealZeroReduceFp32. communicationSeconds counts while pealZeroSetTrace is on (a clock is a host
- * function in the stream), waitSeconds is what calls wait for the device. */
+ * pealZeroMasterRemainder, pealZeroReduceFp32. communicationSeconds counts while pealZeroSetTrace is on (a
+ * clock is a host function in the stream), waitSeconds is what calls wait for the device. */
 
 /* stream: the CUDA stream on which the caller computes, cast as for pealAllReduce; of the rank's device, and
  * not captured. NULL, as without this call: the default stream. Before pealZeroSeal. Ranks of one process
