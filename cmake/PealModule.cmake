@@ -54,6 +54,14 @@ function(peal_compile_together target)
   endif()
 endfunction()
 
+# The headers of tests are read once for all test programs, which saves each of them a second or two. Not by default
+# with a compiler cache: it would take every test for new.
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  option(PEAL_PRECOMPILE "Precompile the headers of tests" OFF)
+else()
+  option(PEAL_PRECOMPILE "Precompile the headers of tests" ON)
+endif()
+
 function(peal_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-Og>)
 endfunction()
@@ -90,6 +98,9 @@ function(peal_test name)
   if(NOT "slow" IN_LIST arg_LABELS)
     # What is tested is optimized as it is installed; the tests around it need not be.
     peal_compile_quickly(${name})
+    if(PEAL_PRECOMPILE)
+      target_precompile_headers(${name} REUSE_FROM peal_test_headers)
+    endif()
   endif()
   if(PEAL_SANITIZE)
     target_compile_definitions(${name} PRIVATE PEAL_SANITIZED)
