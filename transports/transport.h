@@ -38,6 +38,8 @@ struct Arrival {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   Digest digest;
+  std::byte* landing = nullptr;  // what the sender lent with it (Link::lend), as many bytes
+  bool landed = false;           // no data: what this rank lent has been written (Link::tryPostLanded)
 };
 
 class Link {
@@ -55,6 +57,12 @@ class Link {
   virtual bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) = 0;
   // Whether the peer can read that memory in place. Constant for a registered buffer.
   virtual bool canReference(const std::byte* data, size_t bytes) = 0;
+  // Lends [memory, memory + bytes) to the peer along with the next message, which has as many bytes: the peer
+  // may write there until it posts landed, or answer as if nothing had been lent. False: it cannot write
+  // there.
+  virtual bool lend(std::byte* /*memory*/, size_t /*bytes*/) { return false; }
+  // Says that what the peer lent (Arrival::landing) is written; false: no credit yet.
+  virtual bool tryPostLanded(size_t /*bytes*/, const Digest& /*digest*/) { return false; }
   // Whether the peer has released every reference posted so far.
   virtual bool drained() = 0;
   // How many messages this rank has posted, of all kinds, and whether the peer has released the first `count`

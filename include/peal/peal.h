@@ -245,8 +245,10 @@ PEAL_API pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* s
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Memory that peers on the same node read in place, with no copy into slots. Aligned to a page.
- * size 0 gives NULL. Freed by pealMemFree only. Not tied to a communicator. */
+/* Memory that peers on the same node read in place, with no copy into slots; in all-reduces they also write
+ * their part of recvbuff into it. After an error a peer that was stopped inside the call may still do so:
+ * free such memory rather than use it again. Aligned to a page. size 0 gives NULL. Freed by pealMemFree only.
+ * Not tied to a communicator. */
 PEAL_API pealResult_t pealMemAlloc(void** ptr, size_t size);
 /* peal only. The same of a GPU's memory, which pealCommRegister then takes. Not zeroed. */
 PEAL_API pealResult_t pealMemAllocDevice(void** ptr, size_t size, int device);

@@ -179,10 +179,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
   context.timeoutMs = options.timeoutMs;
   context.spinUs = configuration()->integer(Knob::SpinUs);
   context.abort = &comm->abort_;
-  context.arrivals.resize(static_cast<size_t>(size));
-  context.sources.resize(static_cast<size_t>(size));
-  context.holders.resize(static_cast<size_t>(size));
-  context.references.resize(static_cast<size_t>(size));
+  context.sizeScratch(static_cast<size_t>(size));
   comm->secret_ = secret;
   comm->sendSequence_.resize(static_cast<size_t>(size));
   comm->recvSequence_.resize(static_cast<size_t>(size));

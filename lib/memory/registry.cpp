@@ -1,10 +1,10 @@
 #include "lib/memory/registry.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <map>
@@ -89,13 +89,6 @@ std::optional<Region> lookUp(const Registry& table, uintptr_t address, size_t by
   return std::nullopt;
 }
 
-// The descriptor that travels to peers can only read: opened anew, because a memfd itself is read-write.
-// Without /proc the original has to do.
-OwnedFd readOnly(OwnedFd file) {
-  const int fd = open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDONLY | O_CLOEXEC);
-  return fd >= 0 ? OwnedFd(fd) : std::move(file);
-}
-
 }  // namespace
 
 Result<void*> allocateShared(size_t bytes) {
@@ -116,8 +109,7 @@ Result<void*> allocateShared(size_t bytes) {
   }
   Registry& table = registry();
   const std::unique_lock lock(table.mutex);
-  Allocation allocation{{table.nextId++, static_cast<const std::byte*>(base), whole, -1},
-                        readOnly(std::move(*file))};
+  Allocation allocation{{table.nextId++, static_cast<const std::byte*>(base), whole, -1}, std::move(*file)};
   allocation.region.fd = allocation.file.get();
   table.allocations.emplace(addressOf(base), std::move(allocation));
   table.count.fetch_add(1, std::memory_order_relaxed);
@@ -177,22 +169,33 @@ std::optional<Region> findRegion(const void* pointer, size_t bytes) {
   if (table.count.load(std::memory_order_relaxed) == 0) {
     return std::nullopt;
   }
-  struct LastHit {
+  // What an operation reads and what it writes may lie in different regions.
+  struct LastHits {
     uint64_t generation = 0;
-    Region region;
+    std::array<Region, 2> regions;
+    size_t older = 0;
   };
-  thread_local LastHit last;
+  thread_local LastHits last;
   const uintptr_t address = addressOf(pointer);
   // Pairs with the fetch_add of whoever ended a region: equal generations mean that the hit still lives.
   const uint64_t now = table.generation.load(std::memory_order_acquire);
-  if (last.generation == now && holds(addressOf(last.region.base), last.region.bytes, address, bytes)) {
-    return last.region;
+  if (last.generation == now) {
+    for (const Region& region : last.regions) {
+      if (holds(addressOf(region.base), region.bytes, address, bytes)) {
+        return region;
+      }
+    }
   }
   const std::shared_lock lock(table.mutex);
   const std::optional<Region> found = lookUp(table, address, bytes);
   // A registered range is not remembered: a memfd region made later would be the better answer.
   if (found && found->fd >= 0) {
-    last = {table.generation.load(std::memory_order_relaxed), *found};
+    const uint64_t generation = table.generation.load(std::memory_order_relaxed);
+    if (last.generation != generation) {
+      last = {.generation = generation, .regions = {}, .older = 0};
+    }
+    last.regions[last.older] = *found;
+    last.older = 1 - last.older;
   }
   return found;
 }

@@ -1,5 +1,6 @@
 // The registry of this process's memory that peers may read in place: memfd regions made by pealMemAlloc,
-// and ranges registered by the user (read with process_vm_readv where the system allows it).
+// which they may also write where an operation lends it, and ranges registered by the user (read with
+// process_vm_readv where the system allows it).
 //
 // Owns the memfds and mappings of pealMemAlloc. Thread-safe. Never knows who reads. Used by comm and by
 // transports that map memory.

@@ -43,10 +43,7 @@ std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
       context.abort = &abort;
       context.oversubscribed = true;
       context.name = "test";
-      context.arrivals.resize(size);
-      context.sources.resize(size);
-      context.holders.resize(size);
-      context.references.resize(size);
+      context.sizeScratch(size);
       std::vector<uint32_t> sent(size), received(size);
       learnt[static_cast<size_t>(rank)] = agreeOnLinks(exchange, context, sent, received);
       EXPECT_EQ(context.timeoutMs, 30000);

@@ -110,10 +110,7 @@ class Runner {
     context_.abort = &abort_;
     context_.oversubscribed = true;
     context_.name = "rank " + std::to_string(rank);
-    context_.arrivals.resize(size);
-    context_.sources.resize(size);
-    context_.holders.resize(size);
-    context_.references.resize(size);
+    context_.sizeScratch(size);
   }
 
   // The array as the rank has it afterwards; element(i) gives element i of its input.

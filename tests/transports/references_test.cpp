@@ -86,6 +86,52 @@ TEST_P(References, DrainedMeansThatThePeerHasReleasedThem) {
   });
 }
 
+// Rank 1 answers where rank 0 lent memory along with a message of each kind, or by an ordinary message.
+TEST_P(References, MemoryLentAlongIsWrittenByThePeer) {
+  const bool same = sameProcess();
+  run(2, {.slotBytes = 4096, .slots = 2}, [same](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer question(0, 1, 3000), answer(0, 9, 5000);
+    const std::vector<std::byte> untouched = pattern(0, 9, 5000);
+    std::vector<std::byte> plain(64);
+    EXPECT_FALSE(link.lend(plain.data(), plain.size())) << "memory that the peer cannot reach";
+    if (self.rank == 0) {
+      EXPECT_EQ(link.lend(answer.data + 100, 3000), !same);
+      postReference(self, 1, question.data, 3000, digestOf(0));
+      sendMessage(self, 1, pattern(0, 3, 2000), digestOf(1));
+      EXPECT_EQ(link.lend(answer.data + 4000, 1000), !same);
+      sendMessage(self, 1, pattern(0, 4, 1000), digestOf(2));
+      for (const size_t bytes : same ? std::vector<size_t>{} : std::vector<size_t>{3000, 1000}) {
+        Arrival arrival;
+        ASSERT_TRUE(waitUntil(self.endpoint, 1, [&] { return link.tryReceive(arrival); }));
+        EXPECT_TRUE(arrival.landed);
+        EXPECT_EQ(arrival.bytes, bytes);
+        link.release();
+      }
+      std::vector<std::byte> expected = untouched;
+      if (!same) {
+        std::fill_n(expected.begin() + 100, 3000, std::byte{7});
+        std::fill_n(expected.begin() + 4000, 1000, std::byte{8});
+      }
+      EXPECT_EQ(std::vector<std::byte>(answer.data, answer.data + answer.bytes), expected);
+    } else {
+      for (const int number : {0, 1, 2}) {
+        Arrival arrival;
+        ASSERT_TRUE(waitUntil(self.endpoint, 0, [&] { return link.tryReceive(arrival); }));
+        EXPECT_FALSE(arrival.landed);
+        EXPECT_EQ(arrival.landing != nullptr, !same && number != 1) << number;
+        if (arrival.landing != nullptr) {
+          std::fill_n(arrival.landing, arrival.bytes, std::byte{number == 0 ? uint8_t{7} : uint8_t{8}});
+          ASSERT_TRUE(waitUntil(self.endpoint, 0,
+                                [&] { return link.tryPostLanded(arrival.bytes, digestOf(number)); }));
+        }
+        link.release();
+      }
+    }
+    self.meet();
+  });
+}
+
 TEST_P(References, TakeCreditsLikeOtherMessages) {
   run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
     const SharedBuffer buffer(0, 1, 3000);

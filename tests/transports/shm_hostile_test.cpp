@@ -114,6 +114,8 @@ std::vector<Attack> attacks() {
          h.share(7, 4096, file->get());
        },
        "known already"},
+      {"LendsAnUnknownRegion", [](const Hostile& h) { h.write(Kind::Staged, 64, 77); }, "region 77"},
+      {"LandsUnasked", [](const Hostile& h) { h.write(Kind::Landed, 64); }, "where nothing was lent"},
       {"RegionWithoutFile", [](const Hostile& h) { h.share(7, 4096, -1); }, "sent something wrong"},
       {"UnknownNote",
        [](const Hostile& h) {

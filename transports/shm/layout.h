@@ -40,11 +40,14 @@ enum class Kind : uint32_t {
   Pointer,      // words: bytes, address. Between ranks of one process only
   Region,       // words: bytes, region id, offset. In a memory file that came over the socket
   ProcessRead,  // words: bytes, address. Read with process_vm_readv
+  Landed,       // no bytes: what the receiver lent has been written
 };
 
 // One message, one cache line, written by the sender into the receiver's segment. All fields are relaxed
 // atomics (plain moves on x86) but `flag`: the sender stores it last (release), the receiver polls it
 // (acquire). `flag` is the message's number plus one, so a line needs no clearing.
+// With Staged, Region and ProcessRead the sender may lend memory: `extra` is the region's id, or 0, and the
+// last word the offset in it.
 struct alignas(kLine) Descriptor {
   std::atomic<uint32_t> flag;
   std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below
@@ -58,6 +61,7 @@ struct alignas(kLine) Descriptor {
   };
 
   static constexpr uint32_t kBytesBits = 28;
+  static constexpr size_t kLoanWord = kInlineBytes / 8 - 1;
   void setDigest(const Digest& digest);
   Digest digest() const;
 };

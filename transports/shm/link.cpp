@@ -88,7 +88,9 @@ void ShmLink::post(size_t bytes, const Digest& digest) {
   if (stagedInline_) {
     publishInline(inline_, bytes, digest);
   } else {
-    commit(compose(Kind::Staged, bytes, digest));
+    Descriptor& descriptor = compose(Kind::Staged, bytes, digest);
+    attachLoan(descriptor);
+    commit(descriptor);
   }
   fullFence();
   wakeIfAsleep();
@@ -109,6 +111,12 @@ void ShmLink::commit(Descriptor& descriptor) {
   descriptor.flag.store(static_cast<uint32_t>(posted_), std::memory_order_release);
 }
 
+void ShmLink::attachLoan(Descriptor& descriptor) {
+  descriptor.words[Descriptor::kLoanWord].store(lentOffset_, std::memory_order_relaxed);
+  loans_ += lentRegion_ != 0 ? 1 : 0;
+  descriptor.extra.store(std::exchange(lentRegion_, 0), std::memory_order_relaxed);
+}
+
 // Copies the whole payload: a constant size is two moves, a variable one a call.
 void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
@@ -127,6 +135,7 @@ void ShmLink::publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t sec
   descriptor.words[0].store(bytes, std::memory_order_relaxed);
   descriptor.words[1].store(first, std::memory_order_relaxed);
   descriptor.words[2].store(second, std::memory_order_relaxed);
+  attachLoan(descriptor);
   commit(descriptor);
   lastReference_ = posted_;
 }
@@ -151,6 +160,15 @@ bool ShmLink::canReference(const std::byte* data, size_t bytes) {
          (region->fd >= 0 ? station_.regions.canShare(*region) : peerCanRead_ && bytes <= slotBytes_);
 }
 
+// Whether the peer has the region by now; `last` is the one that it had the last time.
+bool ShmLink::shared(const Region& region, uint64_t& last) {
+  if (region.id != last && !station_.regions.share(peerRank_, region)) {
+    return false;
+  }
+  last = region.id;
+  return true;
+}
+
 bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) {
   if (!station_.directRead || !hasCredit()) {
     return false;
@@ -164,10 +182,9 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
   } else {
     const std::optional<Region> region = findRegion(data, bytes);
     if (region && region->fd >= 0) {
-      if (region->id != lastShared_ && !station_.regions.share(peerRank_, *region)) {
+      if (!shared(*region, lastShared_)) {
         return false;
       }
-      lastShared_ = region->id;
       publishWords(Kind::Region, bytes, region->id, static_cast<uint64_t>(data - region->base), digest);
     } else if (region && peerCanRead_ && bytes <= slotBytes_) {
       publishWords(Kind::ProcessRead, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
@@ -175,6 +192,32 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
       return false;
     }
   }
+  fullFence();
+  wakeIfAsleep();
+  return true;
+}
+
+// Only between processes, where the memory lent is a file's: a peer that is stopped for long and writes after
+// this rank has given up and freed the memory hits pages that nobody sees.
+bool ShmLink::lend(std::byte* memory, size_t bytes) {
+  lentRegion_ = 0;
+  if (!station_.directRead || sameProcess_ || bytes <= kInlineBytes) {
+    return false;
+  }
+  const std::optional<Region> region = findRegion(memory, bytes);
+  if (!region || region->fd < 0 || region->id > UINT32_MAX || !shared(*region, lastLent_)) {
+    return false;
+  }
+  lentRegion_ = static_cast<uint32_t>(region->id);
+  lentOffset_ = static_cast<uint64_t>(memory - region->base);
+  return true;
+}
+
+bool ShmLink::tryPostLanded(size_t bytes, const Digest& digest) {
+  if (!hasCredit()) {
+    return false;
+  }
+  commit(compose(Kind::Landed, bytes, digest));
   fullFence();
   wakeIfAsleep();
   return true;
@@ -222,13 +265,16 @@ bool ShmLink::show(const Descriptor& descriptor) {
   const uint32_t extra = descriptor.extra.load(std::memory_order_relaxed);
   arrival_.digest = descriptor.digest();
   arrival_.bytes = bytes;
+  arrival_.landing = nullptr;
+  arrival_.landed = kind == Kind::Landed;
   switch (kind) {
     case Kind::Inline:
       arrival_.data = descriptor.payload;
       return bytes <= kInlineBytes || malformed(fmt::format("{} inline bytes", bytes));
     case Kind::Staged:
       arrival_.data = inStaging_ + size_t{inSlot_} * slotBytes_;
-      return bytes <= slotBytes_ || malformed(fmt::format("{} bytes in a slot of {}", bytes, slotBytes_));
+      return bytes <= slotBytes_ ? showLoan(descriptor)
+                                 : malformed(fmt::format("{} bytes in a slot of {}", bytes, slotBytes_));
     case Kind::StagedAll:
       if (bytes > slotBytes_ || extra >= slots_) {
         return malformed(
@@ -239,7 +285,14 @@ bool ShmLink::show(const Descriptor& descriptor) {
     case Kind::Pointer:
     case Kind::Region:
     case Kind::ProcessRead:
-      return showReference(kind, descriptor);
+      return showReference(kind, descriptor) && showLoan(descriptor);
+    case Kind::Landed:
+      arrival_.data = nullptr;
+      if (loans_ == 0) {
+        return malformed("it wrote where nothing was lent");
+      }
+      --loans_;
+      return true;
   }
   return malformed(fmt::format("kind {}", static_cast<uint32_t>(kind)));
 }
@@ -261,8 +314,17 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
   return arrival_.data != nullptr;
 }
 
-const std::byte* ShmLink::inRegion(uint64_t id, uint64_t offset, uint64_t bytes) {
-  const std::byte* data = mapped_.find(id, offset, bytes);
+bool ShmLink::showLoan(const Descriptor& descriptor) {
+  const uint32_t region = descriptor.extra.load(std::memory_order_relaxed);
+  if (region != 0) {
+    const uint64_t offset = descriptor.words[Descriptor::kLoanWord].load(std::memory_order_relaxed);
+    arrival_.landing = inRegion(region, offset, arrival_.bytes);
+  }
+  return region == 0 || arrival_.landing != nullptr;
+}
+
+std::byte* ShmLink::inRegion(uint64_t id, uint64_t offset, uint64_t bytes) {
+  std::byte* data = mapped_.find(id, offset, bytes);
   if (data == nullptr) {
     readSocket_();  // a new region's file was sent before the message
     data = mapped_.find(id, offset, bytes);

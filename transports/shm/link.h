@@ -41,6 +41,8 @@ class ShmLink final : public Link {
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool canReference(const std::byte* data, size_t bytes) override;
+  bool lend(std::byte* memory, size_t bytes) override;
+  bool tryPostLanded(size_t bytes, const Digest& digest) override;
   bool drained() override { return released(lastReference_); }
   uint64_t posted() const override { return posted_; }
   bool released(uint64_t count) override;
@@ -67,10 +69,13 @@ class ShmLink final : public Link {
   // One message being written; commit() publishes it.
   Descriptor& compose(Kind kind, size_t bytes, const Digest& digest);
   void commit(Descriptor& descriptor);
+  void attachLoan(Descriptor& descriptor);
   void publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest);
   bool show(const Descriptor& descriptor);
   bool showReference(Kind kind, const Descriptor& descriptor);
-  const std::byte* inRegion(uint64_t id, uint64_t offset, uint64_t bytes);
+  bool shared(const Region& region, uint64_t& last);
+  bool showLoan(const Descriptor& descriptor);
+  std::byte* inRegion(uint64_t id, uint64_t offset, uint64_t bytes);
   const std::byte* readFromProcess(uint64_t address, uint64_t bytes);
   bool malformed(const std::string& what);
 
@@ -86,9 +91,13 @@ class ShmLink final : public Link {
   uint64_t posted_ = 0;
   uint64_t released_ = 0;       // as last seen
   uint64_t lastShared_ = 0;     // the region that the last reference was to: the peer has it
+  uint64_t lastLent_ = 0;       // and that of the last loan
   uint64_t lastReference_ = 0;  // number of the last message by reference, plus one
   uint32_t outSlot_ = 0;        // posted_ modulo slots
   bool stagedInline_ = false;   // the last tryStage() gave inline_
+  uint32_t lentRegion_ = 0;     // goes along with the next message; 0: nothing
+  uint64_t lentOffset_ = 0;
+  uint64_t loans_ = 0;  // sent along and not answered by Landed
   alignas(kLine) InlineBytes inline_{};
 
   // Incoming.

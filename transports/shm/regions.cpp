@@ -55,7 +55,7 @@ Result<void> MappedRegions::begin(uint64_t id, size_t bytes, int file) {
   if (bytes == 0 || regions_.count(id) != 0) {
     return Error{pealRemoteError, fmt::format("region {} of {} bytes is empty or known already", id, bytes)};
   }
-  Result<Mapping> mapping = Mapping::make(file, 0, bytes, PROT_READ, "a peer's buffer");
+  Result<Mapping> mapping = Mapping::make(file, 0, bytes, PROT_READ | PROT_WRITE, "a peer's buffer");
   if (!mapping) {
     return mapping.error();
   }
@@ -65,7 +65,7 @@ Result<void> MappedRegions::begin(uint64_t id, size_t bytes, int file) {
 
 void MappedRegions::end(uint64_t id) { regions_.erase(id); }
 
-const std::byte* MappedRegions::find(uint64_t id, size_t offset, size_t bytes) const {
+std::byte* MappedRegions::find(uint64_t id, size_t offset, size_t bytes) const {
   const auto found = regions_.find(id);
   if (found == regions_.end() || offset > found->second.bytes() || bytes > found->second.bytes() - offset) {
     return nullptr;

@@ -1,4 +1,5 @@
-// Memory files that ranks read in place: which of ours each peer has got, and which of a peer's are mapped.
+// Memory files that ranks read in place, and write where it was lent: which of ours each peer has got, and
+// which of a peer's are mapped.
 //
 // A region's file travels once per peer, before the first message that refers to it. When the region ends
 // the peer is told, and unmaps it. Ids are never used twice, so a late message cannot hit a wrong region.
@@ -50,7 +51,7 @@ class MappedRegions {
   Result<void> begin(uint64_t id, size_t bytes, int file);
   void end(uint64_t id);
   // [offset, offset + bytes) of the region, or nullptr if it does not hold that.
-  const std::byte* find(uint64_t id, size_t offset, size_t bytes) const;
+  std::byte* find(uint64_t id, size_t offset, size_t bytes) const;
 
  private:
   std::map<uint64_t, Mapping> regions_;

@@ -43,10 +43,13 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
-  const bool rewritesInput = call.kind == pealStatAllReduce && call.send == call.recv;
+  const bool allReduce = call.kind == pealStatAllReduce;
+  const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
   HostPort port(context, digest, call.type, call.op, buffers,
-                rewritesInput ? HostPort::ReferenceAll::No : HostPort::ReferenceAll::Yes,
-                arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached, call.epilogue);
+                {.referenceAll = !(allReduce && call.send == call.recv),
+                 .lend = allReduce && twoShot,
+                 .store = arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached,
+                 .epilogue = call.epilogue});
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);
   }

@@ -19,7 +19,7 @@ constexpr size_t kEpiloguePieceBytes = 16384;
 static_assert(SumPort<HostPort>);
 
 HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
-                   const HostBuffers& buffers, ReferenceAll referenceAll, Store store, HostEpilogue* epilogue)
+                   const HostBuffers& buffers, const Options& options)
     : context_(context),
       digest_(digest),
       waiter_(context, digest_),
@@ -27,9 +27,7 @@ HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t ty
       elementBytes_(peal::elementBytes(type)),
       op_(op),
       buffers_(buffers),
-      referenceAll_(referenceAll == ReferenceAll::Yes),
-      store_(store),
-      epilogue_(epilogue) {}
+      options_(options) {}
 
 // ---- messages -----------------------------------------------------------------------------------------
 
@@ -45,10 +43,21 @@ void HostPort::post(int to, size_t sizeBytes) {
   ++context_.stats.messages[digest_.collective];
 }
 
-bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival) {
+bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLand) {
   Link& link = context_.endpoint->link(from);
-  return waiter_.until(from, [&] { return link.tryReceive(arrival); }) &&
-         checkArrival(from, sizeBytes, arrival);
+  if (!waiter_.until(from, [&] { return link.tryReceive(arrival); }) ||
+      !checkArrival(from, sizeBytes, arrival)) {
+    return false;
+  }
+  if (arrival.landed && !mayLand) {
+    waiter_.fail(
+        {pealRemoteError, fmt::format("{}: rank {} says that it wrote {} bytes in place where it was to "
+                                      "send them. It runs another version of peal.",
+                                      context_.name, from, sizeBytes)},
+        from);
+    return false;
+  }
+  return true;
 }
 
 bool HostPort::checkArrival(int from, size_t sizeBytes, const Arrival& arrival) {
@@ -144,6 +153,9 @@ void HostPort::produce(std::byte* to, Chunk c, From from) {
 
 void HostPort::sendFrom(int to, Chunk c, From from) {
   const std::byte* data = source(from, c);
+  if (from == From::In && options_.lend && bytes(c) >= kReferenceLeastBytes) {
+    context_.endpoint->link(to).lend(outAt(c), bytes(c));
+  }
   if (mayReference(data, bytes(c), from) && sendReference(to, data, bytes(c))) {
     return;
   }
@@ -156,7 +168,7 @@ void HostPort::sendFrom(int to, Chunk c, From from) {
 void HostPort::sendAllFrom(Chunk c, From from) {
   const std::byte* data = source(from, c);
   Endpoint& endpoint = *context_.endpoint;
-  if ((from == From::Out || referenceAll_) && mayReference(data, bytes(c), from)) {
+  if ((from == From::Out || options_.referenceAll) && mayReference(data, bytes(c), from)) {
     bool all = true;
     for (int step = 1; step < size() && all; ++step) {
       all = endpoint.link((rank() + step) % size()).canReference(data, bytes(c));
@@ -178,9 +190,37 @@ void HostPort::sendAllFrom(Chunk c, From from) {
 }
 
 void HostPort::send(int to, Chunk c) { sendFrom(to, c, From::In); }
-void HostPort::sendOut(int to, Chunk c) { sendFrom(to, c, From::Out); }
+void HostPort::sendOut(int to, Chunk c) {
+  if (landings_ == 0 || !sendLanded(to, c)) {
+    sendFrom(to, c, From::Out);
+  }
+}
 void HostPort::sendAll(Chunk c) { sendAllFrom(c, From::In); }
-void HostPort::sendOutAll(Chunk c) { sendAllFrom(c, From::Out); }
+void HostPort::sendOutAll(Chunk c) {
+  if (landings_ == 0) {
+    sendAllFrom(c, From::Out);
+    return;
+  }
+  for (int step = 1; step < size(); ++step) {
+    sendOut((rank() + step) % size(), c);
+  }
+}
+
+// Tells a peer that the chunk lies where it lent memory for it; false: it lent none.
+bool HostPort::sendLanded(int to, Chunk c) {
+  std::byte*& landing = context_.landings[static_cast<size_t>(to)];
+  if (landing == nullptr) {
+    return false;
+  }
+  landing = nullptr;
+  --landings_;
+  Link& link = context_.endpoint->link(to);
+  if (waiter_.until(to, [&] { return link.tryPostLanded(bytes(c), digest_); })) {
+    context_.stats.bytesSent[digest_.collective] += bytes(c);
+    ++context_.stats.messages[digest_.collective];
+  }
+  return true;
+}
 
 void HostPort::copySend(int to, Chunk c) {
   copy(c);
@@ -192,9 +232,11 @@ void HostPort::copySend(int to, Chunk c) {
 
 void HostPort::recv(int from, Chunk c) {
   Arrival arrival;
-  if (receive(from, bytes(c), arrival)) {
-    awaitReaders(outAt(c), bytes(c));
-    copyBytes(outAt(c), arrival.data, bytes(c), store_);
+  if (receive(from, bytes(c), arrival, true)) {
+    if (!arrival.landed) {
+      awaitReaders(outAt(c), bytes(c));
+      copyBytes(outAt(c), arrival.data, bytes(c), options_.store);
+    }
     context_.endpoint->link(from).release();
   }
 }
@@ -210,13 +252,15 @@ void HostPort::recvCopySend(int from, int to, Chunk c) {
 }
 
 // The finished value of a chunk goes to `out`, and also to `copy` unless that is null. Advances the sources.
-void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy) {
+void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy,
+                              Store store) {
   ReduceArgs args{.sources = sources,
                   .rawSource = rawSource,
                   .destinations = {outAt(c), copy},
                   .count = c.count,
-                  .finish = Finish::Yes};
-  if (epilogue_ == nullptr) {
+                  .finish = Finish::Yes,
+                  .store = store};
+  if (options_.epilogue == nullptr) {
     reduce(type_, op_, args);
     return;
   }
@@ -225,20 +269,41 @@ void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chu
     const Chunk piece{c.offset + done, std::min(most, c.count - done)};
     args.destinations = {outAt(piece), nullptr};
     args.count = piece.count;
+    args.store = Store::Cached;
     reduce(type_, op_, args);
-    epilogue_->apply(outAt(piece), piece);
+    options_.epilogue->apply(outAt(piece), piece);
     for (const void*& source : sources) {
       source = static_cast<const std::byte*>(source) + bytes(piece);
     }
   }
   if (copy != nullptr && c.count > 0) {
-    copyBytes(copy, outAt(c), bytes(c), Store::Cached);
+    copyBytes(copy, outAt(c), bytes(c), store);
+  }
+}
+
+// The same, and to every peer that lent memory for it: the first in the same pass, others out of the cache.
+void HostPort::reduceToLandings(std::span<const void*> sources, Chunk c) {
+  std::byte* first = nullptr;
+  for (int step = 1; step < size(); ++step) {
+    const auto peer = static_cast<size_t>((rank() + step) % size());
+    context_.landings[peer] = context_.arrivals[peer].landing;
+    if (context_.landings[peer] != nullptr) {
+      ++landings_;
+      first = first == nullptr ? context_.landings[peer] : first;
+    }
+  }
+  const bool readAgain = landings_ != static_cast<size_t>(size() - 1) || landings_ > 1;
+  reduceFinished(sources, rank(), c, first, readAgain ? Store::Cached : options_.store);
+  for (std::byte* landing : context_.landings) {
+    if (landing != nullptr && landing != first) {
+      copyBytes(landing, outAt(c), bytes(c), options_.store);
+    }
   }
 }
 
 void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy) {
   std::array<const void*, 2> sources{arrival.data, inAt(c)};
-  reduceFinished(sources, 1, c, copy);
+  reduceFinished(sources, 1, c, copy, Store::Cached);
 }
 
 void HostPort::recvReduceSend(int from, int to, Chunk c) {
@@ -292,7 +357,12 @@ void HostPort::recvReduceAll(Chunk c) {
   if (c.count > 0) {
     context_.sources[static_cast<size_t>(rank())] = inAt(c);
     awaitReaders(outAt(c), bytes(c));
-    reduceFinished({context_.sources.data(), static_cast<size_t>(size())}, rank(), c, nullptr);
+    const std::span<const void*> sources(context_.sources.data(), static_cast<size_t>(size()));
+    if (options_.lend) {
+      reduceToLandings(sources, c);
+    } else {
+      reduceFinished(sources, rank(), c, nullptr, options_.store);
+    }
   }
   for (int step = 1; step < size(); ++step) {
     context_.endpoint->link((rank() + step) % size()).release();
@@ -304,14 +374,14 @@ void HostPort::recvReduceAll(Chunk c) {
 void HostPort::copy(Chunk c) {
   if (c.count > 0 && inAt(c) != outAt(c) && !waiter_.failed()) {
     awaitReaders(outAt(c), bytes(c));
-    copyBytes(outAt(c), inAt(c), bytes(c), store_);
+    copyBytes(outAt(c), inAt(c), bytes(c), options_.store);
   }
 }
 
 void HostPort::copyFinish(Chunk c) {
   if (c.count > 0 && !waiter_.failed()) {
     const void* own = inAt(c);
-    reduceFinished({&own, 1}, 0, c, nullptr);
+    reduceFinished({&own, 1}, 0, c, nullptr, options_.store);
   }
 }
 

@@ -23,12 +23,18 @@ struct HostBuffers {
 
 class HostPort {
  public:
-  // referenceAll: sendAll may hand over references to `in`; No where `out` overwrites the same elements
-  // before every peer can have read them (one-shot all-reduce in place).
-  enum class ReferenceAll { No, Yes };
-  // epilogue: of finished chunks, where the table of port.h says (finish); may be nullptr.
+  struct Options {
+    // sendAll may hand over references to `in`; not where `out` overwrites the same elements before every
+    // peer can have read them (one-shot all-reduce in place).
+    bool referenceAll = true;
+    // Whoever gets a chunk of `in` by send() answers with its finished sum, the next message from there of
+    // that chunk: so the same chunk of `out` is lent along, and the peer may write the sum there.
+    bool lend = false;
+    Store store = Store::Cached;       // of what this rank does not read again
+    HostEpilogue* epilogue = nullptr;  // of finished chunks, where the table of port.h says (finish)
+  };
   HostPort(HostContext& context, const Digest& digest, pealDataType_t type, const ReduceOp& op,
-           const HostBuffers& buffers, ReferenceAll referenceAll, Store store, HostEpilogue* epilogue);
+           const HostBuffers& buffers, const Options& options);
 
   int rank() const { return context_.rank; }
   int size() const { return context_.size; }
@@ -69,7 +75,8 @@ class HostPort {
 
   std::byte* stage(int to, size_t sizeBytes);
   void post(int to, size_t sizeBytes);
-  bool receive(int from, size_t sizeBytes, Arrival& arrival);
+  // mayLand: data may be where this rank lent memory for it already (Arrival::landed).
+  bool receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLand = false);
   bool checkArrival(int from, size_t sizeBytes, const Arrival& arrival);
   void sendFrom(int to, Chunk c, From from);
   void sendAllFrom(Chunk c, From from);
@@ -78,7 +85,9 @@ class HostPort {
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
   void produce(std::byte* to, Chunk c, From from);
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);
-  void reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy);
+  void reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy, Store store);
+  void reduceToLandings(std::span<const void*> sources, Chunk c);
+  bool sendLanded(int to, Chunk c);
   void holdTerm(const std::byte* data, int from);
   void sumTerms(Chunk c, std::byte* to, Finish finish);
 
@@ -89,9 +98,8 @@ class HostPort {
   size_t elementBytes_;
   const ReduceOp& op_;
   HostBuffers buffers_;
-  bool referenceAll_;
-  Store store_;
-  HostEpilogue* epilogue_;
+  Options options_;
+  size_t landings_ = 0;  // how many of context_.landings are not null: peers that wait to be told
   // The terms of the next sum: in context_.sources and holders, in this order.
   size_t terms_ = 0;
   int rawTerm_ = -1;  // which is own input

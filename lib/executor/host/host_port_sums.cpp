@@ -35,7 +35,7 @@ void HostPort::sumTerms(Chunk c, std::byte* to, Finish finish) {
   if (!waiter_.failed()) {
     const std::span<const void*> terms(context_.sources.data(), terms_);
     if (c.count > 0 && finish == Finish::Yes) {
-      reduceFinished(terms, rawTerm_, c, nullptr);
+      reduceFinished(terms, rawTerm_, c, nullptr, Store::Cached);
     } else if (c.count > 0) {
       reduce(type_, op_,
              {.sources = terms, .rawSource = rawTerm_, .destinations = {to, nullptr}, .count = c.count});

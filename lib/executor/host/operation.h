@@ -41,7 +41,8 @@ struct HostContext {
   // Scratch of the ports, so that no call allocates: one entry per rank.
   std::vector<Arrival> arrivals;
   std::vector<const void*> sources;
-  std::vector<int> holders;  // of the sources of a sum: whose message each is; this rank: own data
+  std::vector<int> holders;          // of the sources of a sum: whose message each is; this rank: own data
+  std::vector<std::byte*> landings;  // what a peer lent and this rank has written, and it was not told yet
   // References of the running operation that a peer may still be reading, per peer: see HostPort.
   struct Reference {
     const std::byte* begin = nullptr;
@@ -55,6 +56,14 @@ struct HostContext {
     bool any = false;
   };
   std::vector<OpenReferences> references;
+
+  void sizeScratch(size_t ranks) {
+    arrivals.resize(ranks);
+    sources.resize(ranks);
+    holders.resize(ranks);
+    landings.resize(ranks);
+    references.resize(ranks);
+  }
 };
 
 // What happens to a rank's finished sums before they travel on, at the pivot of an all-reduce. Called by the
