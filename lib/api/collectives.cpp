@@ -123,9 +123,10 @@ Result<void> issueAlone(pealComm& handle, const StreamRef& stream, const Call& c
 
 // A failure inside a group makes the whole group fail at its end.
 Result<void> noteInGroup(Result<void> result) {
-  Group& group = Group::ofThisThread();
-  if (!result && group.active()) {
-    group.fail(result.error());
+  if (!result) {
+    if (Group& group = Group::ofThisThread(); group.active()) {
+      group.fail(result.error());
+    }
   }
   return result;
 }

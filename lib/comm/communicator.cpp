@@ -115,6 +115,10 @@ Result<Choice> Communicator::chosen(const TunerQuestion& question) {
   return choice;
 }
 
+Communicator::Known& Communicator::knownFor(const CollectiveCall& call) {
+  return known_[(call.count + static_cast<size_t>(call.kind)) % known_.size()];
+}
+
 Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call) {
   PEAL_TRY(usable());
   Prepared prepared;
@@ -127,6 +131,10 @@ Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call)
   Result<Choice> choice = chosen(question(collective, elements));
   if (!choice) {
     return choice.error();
+  }
+  collective.choice = *choice;
+  if (call.counts.empty() && call.op < pealNumOps) {
+    knownFor(call) = {call, collective};
   }
   return issue(std::move(prepared), *choice);
 }
@@ -185,9 +193,6 @@ Result<Communicator::Prepared> Communicator::prepare(std::vector<PointToPoint> c
 // ---- running ------------------------------------------------------------------------------------------
 
 Result<void> Communicator::awaitTurn(Ticket ticket) {
-  if (done_.load(std::memory_order_acquire) == ticket) [[likely]] {  // pairs with the store in endTurn
-    return {};
-  }
   // Earlier operations have deadlines of their own, but a stream in front of one may wait for this caller.
   const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeoutMs);
   std::unique_lock lock(turnMutex_);
@@ -236,44 +241,70 @@ Result<void> Communicator::settle(std::optional<Fault> fault) {
   return fault->error;
 }
 
-Result<void> Communicator::run(Prepared& prepared) {
-  if (Result<void> turn = awaitTurn(prepared.ticket); !turn) {
-    // The order is lost: nothing of this communicator can run any more.
-    abort_.store(true, std::memory_order_release);
-    return settle(Fault{turn.error(), rank()});
+// Runs an operation, a callable that gives its fault, when those issued before it have run.
+template <class Operation>
+Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
+  if (done_.load(std::memory_order_acquire) != ticket) [[unlikely]] {  // pairs with the store in endTurn
+    if (Result<void> turn = awaitTurn(ticket); !turn) {
+      // The order is lost: nothing of this communicator can run any more.
+      abort_.store(true, std::memory_order_release);
+      return settle(Fault{turn.error(), rank()});
+    }
   }
   while (endpointBusy_.exchange(true, std::memory_order_acquire)) {  // pairs with the releases below
     cpuRelax();
   }
   std::optional<Fault> fault;
-  if (failed_.load(std::memory_order_acquire)) {
+  if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     fault = Fault{usable().error(), -1};
-  } else if (abort_.load(std::memory_order_acquire)) {
+  } else if (abort_.load(std::memory_order_acquire)) [[unlikely]] {
     fault = Fault{{pealRemoteError, fmt::format("{}: aborted by pealCommAbort on this rank.", context_.name)},
                   rank()};
-  } else if (prepared.collective) {
-    if (prepared.deferredScalar != nullptr) {
-      std::memcpy(prepared.collective->op.scalar.data(), prepared.deferredScalar,
-                  elementBytes(prepared.collective->type));
-    }
-    fault = runCollective(context_, *prepared.collective);
-    ++context_.stats.calls[prepared.collective->kind];
   } else {
-    fault = runPointToPoint(context_, prepared.pointToPoint);
-    for (const PointToPoint& call : prepared.pointToPoint) {
-      ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
-    }
+    fault = operation();
   }
   const bool known = failed_.load(std::memory_order_relaxed);
   Result<void> result = !fault  ? Result<void>()
                         : known ? Result<void>(fault->error)
                                 : settle(std::move(fault));
   endpointBusy_.store(false, std::memory_order_release);
-  endTurn(prepared.ticket);
+  endTurn(ticket);
   return result;
 }
 
+Result<void> Communicator::run(Prepared& prepared) {
+  return runInTurn(prepared.ticket, [&] {
+    std::optional<Fault> fault;
+    if (prepared.collective) {
+      if (prepared.deferredScalar != nullptr) {
+        std::memcpy(prepared.collective->op.scalar.data(), prepared.deferredScalar,
+                    elementBytes(prepared.collective->type));
+      }
+      fault = runCollective(context_, *prepared.collective);
+      ++context_.stats.calls[prepared.collective->kind];
+    } else {
+      fault = runPointToPoint(context_, prepared.pointToPoint);
+      for (const PointToPoint& call : prepared.pointToPoint) {
+        ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
+      }
+    }
+    return fault;
+  });
+}
+
 Result<void> Communicator::runNow(const CollectiveCall& call) {
+  if (const Known& known = knownFor(call); known.collective && known.call.repeatedBy(call)) {
+    PEAL_TRY(usable());
+    Collective collective = *known.collective;
+    collective.send = call.send;
+    collective.recv = call.recv;
+    collective.sequence = ++sequence_;
+    return runInTurn(issued_++, [&] {
+      std::optional<Fault> fault = runCollective(context_, collective);
+      ++context_.stats.calls[collective.kind];
+      return fault;
+    });
+  }
   Result<Prepared> prepared = prepare(call);
   return prepared ? run(*prepared) : prepared.error();
 }

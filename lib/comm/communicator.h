@@ -50,6 +50,12 @@ struct CollectiveCall {
   pealRedOp_t op = pealSum;
   bool hasOp = false;
   int root = -1;
+
+  // Whether that call is this one with other buffers; not asked of v-forms.
+  bool repeatedBy(const CollectiveCall& other) const {
+    return kind == other.kind && count == other.count && type == other.type && op == other.op &&
+           hasOp == other.hasOp && root == other.root && other.counts.empty();
+  }
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -132,6 +138,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<Choice> chosen(const TunerQuestion& question);
   Result<Choice> chosenWithEpilogue(TunerQuestion question);
   Result<Prepared> issue(Prepared prepared, const Choice& choice);
+  struct Known;
+  Known& knownFor(const CollectiveCall& call);
+  template <class Operation>
+  Result<void> runInTurn(Ticket ticket, Operation&& operation);
   Result<void> connectHost(Exchange& exchange, Deadline deadline);
   Result<void> connectDevice(Exchange& exchange, Deadline deadline);
   Result<void> settleIssue(Result<void> issued);
@@ -155,6 +165,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint32_t sequence_ = 0;
   std::vector<uint32_t> sendSequence_;
   std::vector<uint32_t> recvSequence_;
+  // Recent calls as prepare() resolved them, at a place that kind and count choose: most programs repeat a
+  // few.
+  struct Known {
+    CollectiveCall call;
+    std::optional<Collective> collective;
+  };
+  std::array<Known, 8> known_;
   // Choices between nodes, which take the tuner many predictions; by collective and bytes.
   std::map<std::pair<int, size_t>, Choice> choices_;
 

@@ -66,4 +66,17 @@ std::string disagreement(const Digest& mine, int myRank, const Digest& theirs, i
   return text;
 }
 
+Error unexpectedArrival(const HostContext& context, const Digest& mine, int from, size_t sizeBytes,
+                        const Arrival& arrival) {
+  std::string what = disagreement(mine, context.rank, arrival.digest, from);
+  if (what.empty()) {
+    what = fmt::format("rank {} sent {} bytes where rank {} expects {} (do the counts per rank differ?)",
+                       from, arrival.bytes, context.rank, sizeBytes);
+  }
+  return {pealInvalidUsage,
+          fmt::format("{}: the ranks disagree on a call: {}. Rank {} is in {}, rank {} is in {}. Every rank "
+                      "must make the same calls in the same order.",
+                      context.name, what, context.rank, describe(mine), from, describe(arrival.digest))};
+}
+
 }  // namespace peal

@@ -64,17 +64,7 @@ bool HostPort::checkArrival(int from, size_t sizeBytes, const Arrival& arrival) 
   if (arrival.digest == digest_ && arrival.bytes == sizeBytes) [[likely]] {
     return true;
   }
-  std::string what = disagreement(digest_, context_.rank, arrival.digest, from);
-  if (what.empty()) {
-    what = fmt::format("rank {} sent {} bytes where rank {} expects {} (do the counts per rank differ?)",
-                       from, arrival.bytes, context_.rank, sizeBytes);
-  }
-  waiter_.fail(
-      {pealInvalidUsage,
-       fmt::format("{}: the ranks disagree on a call: {}. Rank {} is in {}, rank {} is in {}. Every rank "
-                   "must make the same calls in the same order.",
-                   context_.name, what, context_.rank, describe(digest_), from, describe(arrival.digest))},
-      from);
+  waiter_.fail(unexpectedArrival(context_, digest_, from, sizeBytes, arrival), from);
   return false;
 }
 

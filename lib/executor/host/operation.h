@@ -112,6 +112,10 @@ std::string describe(const Digest& digest);
 // What two digests disagree on: "count is 5 on rank 0 and 7 on rank 2"; empty if nothing.
 std::string disagreement(const Digest& mine, int myRank, const Digest& theirs, int theirRank);
 
+// What is wrong with a message that is not the expected one: of another call, or of another size.
+Error unexpectedArrival(const HostContext& context, const Digest& mine, int from, size_t sizeBytes,
+                        const Arrival& arrival);
+
 // Runs to the end on the calling thread.
 std::optional<Fault> runCollective(HostContext& context, const Collective& collective);
 // All together: none waits for another of the list to finish.
