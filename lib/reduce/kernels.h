@@ -18,6 +18,7 @@ struct KernelArgs {
   size_t count;
   int divideBy;  // 0: no division
   bool streaming;
+  bool secondCached;  // though the first is streamed
 };
 
 struct Kernels {

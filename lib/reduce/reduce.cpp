@@ -17,7 +17,8 @@ void reduceWith(Isa isa, pealDataType_t type, const ReduceOp& op, const ReduceAr
                     .destinations = {args.destinations[0], args.destinations[1]},
                     .count = args.count,
                     .divideBy = divides ? op.ranks : 0,
-                    .streaming = args.store == Store::Streaming};
+                    .streaming = args.store == Store::Streaming,
+                    .secondCached = args.secondCached};
   if (kernel.sourceCount == 1 && !multiplies && !divides) {
     kernel.count *= elementBytes(type);
     kernelsFor(isa).copy(kernel);
@@ -40,7 +41,8 @@ void copyBytesWith(Isa isa, void* to, const void* from, size_t bytes, Store stor
                         .destinations = {to, nullptr},
                         .count = bytes,
                         .divideBy = 0,
-                        .streaming = true});
+                        .streaming = true,
+                        .secondCached = false});
 }
 
 void reduce(pealDataType_t type, const ReduceOp& op, const ReduceArgs& args) {

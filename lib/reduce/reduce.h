@@ -51,6 +51,7 @@ struct ReduceArgs {
   size_t count = 0;
   Finish finish = Finish::No;
   Store store = Store::Cached;
+  bool secondCached = false;  // with Streaming: the second result is read again soon
 };
 
 // destinations[k][i] = finish(sources[0][i] op sources[1][i] op ...). With one source that is neither

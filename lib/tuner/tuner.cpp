@@ -12,7 +12,7 @@ namespace {
 
 // One-shot reads N−1 whole arrays after one meeting of the ranks, two-shot 2(N−1)/N of one after two: the
 // first wins while a meeting costs more than the extra bytes.
-constexpr size_t kOneShotMostBytes = 32768;
+constexpr size_t kOneShotMostBytes = 65536;
 
 // Running further ahead than this hides no more: the network then holds several messages of every rank.
 constexpr int kMostAhead = 3;

@@ -33,6 +33,17 @@ HostBuffers buffersOf(const Collective& call, const Blocks& blocks, int rank) {
   return buffers;
 }
 
+// What a two-shot all-reduce does with finished chunks. In stages, each peer gets them by itself. Only where
+// `out` is streamed: a chunk that is still in the cache is copied for less than a second result costs.
+HostPort::Options::Next nextOf(const Collective& call, int size, Store store) {
+  using Next = HostPort::Options::Next;
+  if (store == Store::Cached || call.kind != pealStatAllReduce ||
+      call.choice.algorithm != Algorithm::TwoShot) {
+    return Next::Unknown;
+  }
+  return size == 2 ? Next::ToOne : call.choice.ahead == 0 ? Next::ToAll : Next::Unknown;
+}
+
 }  // namespace
 
 std::optional<Fault> runCollective(HostContext& context, const Collective& call) {
@@ -47,12 +58,14 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
+  const Store store = arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached;
   const bool allReduce = call.kind == pealStatAllReduce;
   const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
   HostPort port(context, digest, call.type, call.op, buffers,
                 {.referenceAll = !(allReduce && call.send == call.recv),
                  .lend = allReduce && twoShot,
-                 .store = arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached,
+                 .next = nextOf(call, context.size, store),
+                 .store = store,
                  .epilogue = call.epilogue});
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);

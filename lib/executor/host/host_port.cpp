@@ -43,6 +43,12 @@ void HostPort::post(int to, size_t sizeBytes) {
   ++context_.stats.messages[digest_.collective];
 }
 
+void HostPort::postAll(size_t sizeBytes) {
+  context_.endpoint->postAll(sizeBytes, digest_);
+  context_.stats.bytesSent[digest_.collective] += sizeBytes * static_cast<size_t>(size() - 1);
+  context_.stats.messages[digest_.collective] += static_cast<uint64_t>(size() - 1);
+}
+
 bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLand) {
   Link& link = context_.endpoint->link(from);
   if (!waiter_.until(from, [&] { return link.tryReceive(arrival); }) ||
@@ -173,21 +179,27 @@ void HostPort::sendAllFrom(Chunk c, From from) {
   std::byte* slot = nullptr;
   if (waiter_.until(-1, [&] { return (slot = endpoint.tryStageAll(bytes(c))) != nullptr; })) {
     produce(slot, c, from);
-    endpoint.postAll(bytes(c), digest_);
-    context_.stats.bytesSent[digest_.collective] += bytes(c) * static_cast<size_t>(size() - 1);
-    context_.stats.messages[digest_.collective] += static_cast<uint64_t>(size() - 1);
+    postAll(bytes(c));
   }
 }
 
 void HostPort::send(int to, Chunk c) { sendFrom(to, c, From::In); }
 void HostPort::sendOut(int to, Chunk c) {
-  if (landings_ == 0 || !sendLanded(to, c)) {
+  if (stagedAhead_) {
+    stagedAhead_ = false;
+    post(to, bytes(c));
+  } else if (landings_ == 0 || !sendLanded(to, c)) {
     sendFrom(to, c, From::Out);
   }
 }
 void HostPort::sendAll(Chunk c) { sendAllFrom(c, From::In); }
 void HostPort::sendOutAll(Chunk c) {
-  if (landings_ == 0) {
+  if (stagedAhead_ && options_.next == Options::Next::ToAll) {
+    stagedAhead_ = false;
+    postAll(bytes(c));
+    return;
+  }
+  if (landings_ == 0 && !stagedAhead_) {
     sendAllFrom(c, From::Out);
     return;
   }
@@ -249,7 +261,8 @@ void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chu
                   .destinations = {outAt(c), copy},
                   .count = c.count,
                   .finish = Finish::Yes,
-                  .store = store};
+                  .store = store,
+                  .secondCached = stagedAhead_};
   if (options_.epilogue == nullptr) {
     reduce(type_, op_, args);
     return;
@@ -267,8 +280,21 @@ void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chu
     }
   }
   if (copy != nullptr && c.count > 0) {
-    copyBytes(copy, outAt(c), bytes(c), store);
+    copyBytes(copy, outAt(c), bytes(c), stagedAhead_ ? Store::Cached : store);
   }
+}
+
+// A slot for a finished chunk that is about to be sent on, if one is free right now and the peers will not
+// read the chunk in place.
+std::byte* HostPort::stageAhead(Chunk c) {
+  const int peer = (rank() + 1) % size();
+  if (options_.next == Options::Next::Unknown || bytes(c) > context_.endpoint->slotBytes() ||
+      (mayReference(outAt(c), bytes(c), From::Out) &&
+       context_.endpoint->link(peer).canReference(outAt(c), bytes(c)))) {
+    return nullptr;
+  }
+  return options_.next == Options::Next::ToOne ? context_.endpoint->link(peer).tryStage(bytes(c))
+                                               : context_.endpoint->tryStageAll(bytes(c));
 }
 
 // The same, and to every peer that lent memory for it: the first in the same pass, others out of the cache.
@@ -282,7 +308,11 @@ void HostPort::reduceToLandings(std::span<const void*> sources, Chunk c) {
       first = first == nullptr ? context_.landings[peer] : first;
     }
   }
-  const bool readAgain = landings_ != static_cast<size_t>(size() - 1) || landings_ > 1;
+  if (landings_ == 0) {
+    first = stageAhead(c);
+    stagedAhead_ = first != nullptr;
+  }
+  const bool readAgain = !stagedAhead_ && (landings_ != static_cast<size_t>(size() - 1) || landings_ > 1);
   reduceFinished(sources, rank(), c, first, readAgain ? Store::Cached : options_.store);
   for (std::byte* landing : context_.landings) {
     if (landing != nullptr && landing != first) {

@@ -30,6 +30,9 @@ class HostPort {
     // Whoever gets a chunk of `in` by send() answers with its finished sum, the next message from there of
     // that chunk: so the same chunk of `out` is lent along, and the peer may write the sum there.
     bool lend = false;
+    // A chunk that recvReduceAll finishes is sent on next, by sendOut to one peer or by sendOutAll to all: so
+    // it is written into the slot in the same pass.
+    enum class Next { Unknown, ToOne, ToAll } next = Next::Unknown;
     Store store = Store::Cached;       // of what this rank does not read again
     HostEpilogue* epilogue = nullptr;  // of finished chunks, where the table of port.h says (finish)
   };
@@ -75,6 +78,7 @@ class HostPort {
 
   std::byte* stage(int to, size_t sizeBytes);
   void post(int to, size_t sizeBytes);
+  void postAll(size_t sizeBytes);
   // mayLand: data may be where this rank lent memory for it already (Arrival::landed).
   bool receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLand = false);
   bool checkArrival(int from, size_t sizeBytes, const Arrival& arrival);
@@ -87,6 +91,7 @@ class HostPort {
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);
   void reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy, Store store);
   void reduceToLandings(std::span<const void*> sources, Chunk c);
+  std::byte* stageAhead(Chunk c);
   bool sendLanded(int to, Chunk c);
   void holdTerm(const std::byte* data, int from);
   void sumTerms(Chunk c, std::byte* to, Finish finish);
@@ -99,7 +104,8 @@ class HostPort {
   const ReduceOp& op_;
   HostBuffers buffers_;
   Options options_;
-  size_t landings_ = 0;  // how many of context_.landings are not null: peers that wait to be told
+  bool stagedAhead_ = false;  // the next chunk of sendOut or sendOutAll lies in its slot
+  size_t landings_ = 0;       // how many of context_.landings are not null: peers that wait to be told
   // The terms of the next sum: in context_.sources and holders, in this order.
   size_t terms_ = 0;
   int rawTerm_ = -1;  // which is own input

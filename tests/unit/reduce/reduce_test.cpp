@@ -101,6 +101,7 @@ class ReduceTest : public testing::TestWithParam<pealDataType_t> {
           args.destinations = {first.data(), destinationCount == 2 ? second.data() : nullptr};
           args.finish = c.finish;
           args.store = store;
+          args.secondCached = gapBytes == size();
           reduceWith(isa, type(), c.op, args);
           const std::string where =
               fmt::format("{} {}, {} sources, {} elements, gap {}, {}, {}, {} destinations", typeName(type()),
@@ -156,7 +157,8 @@ class ReduceTest : public testing::TestWithParam<pealDataType_t> {
 TEST_P(ReduceTest, EqualsTheReferenceBitForBit) {
   uint64_t seed = 1;
   for (const size_t sourceCount : {1U, 2U, 3U, 8U, 17U}) {
-    for (const size_t count : {0U, 1U, 31U, 63U, 64U, 65U, 4097U}) {
+    // The last: several blocks of every type, and for few sources a page and more.
+    for (const size_t count : {0U, 1U, 31U, 63U, 64U, 65U, sourceCount > 3 ? 521U : 4097U}) {
       check(sourceCount, count, seed++);
       if (HasFatalFailure()) {
         return;

@@ -31,9 +31,9 @@ Algorithm chosen(const TunerQuestion& question) {
 }
 
 TEST(Tuner, GoesBySizeOnOneNode) {
-  TunerQuestion question{.kind = pealStatAllReduce, .bytes = 8192, .size = 4, .slotBytes = 65536};
+  TunerQuestion question{.kind = pealStatAllReduce, .bytes = 16384, .size = 4, .slotBytes = 65536};
   EXPECT_EQ(chosen(question), Algorithm::OneShot);
-  question.bytes = 8193;
+  question.bytes = 16385;
   EXPECT_EQ(chosen(question), Algorithm::TwoShot);
   const Placement together({0, 0, 0, 0});
   question.nodes = &*together;  // one node named
@@ -41,6 +41,15 @@ TEST(Tuner, GoesBySizeOnOneNode) {
   EXPECT_EQ(chosen(question), Algorithm::TwoShot);
   question.kind = pealStatReduceScatter;
   EXPECT_EQ(chosen(question), Algorithm::OneShot);
+}
+
+TEST(Tuner, TwoRanksRunAheadInTwoShotAllReduces) {
+  TunerQuestion question{
+      .kind = pealStatAllReduce, .bytes = 1 << 20, .size = 2, .slotBytes = 65536, .slots = 4};
+  EXPECT_EQ(choose(question)->ahead, stagesAhead(Algorithm::TwoShot, 4));
+  EXPECT_GT(choose(question)->ahead, 0);
+  question.size = 3;
+  EXPECT_EQ(choose(question)->ahead, 0);
 }
 
 TEST(Tuner, SpendsFewMessagesOnSmallCallsAndFewBytesOnLargeOnes) {
