@@ -36,13 +36,14 @@ Request requestOf(const char* function, int kind, const void* send, void* recv, 
   return request;
 }
 
-Request reducing(Request request, pealRedOp_t op) {
+// These change the request where it lies: nothing is moved on the way of a call.
+Request& reducing(Request& request, pealRedOp_t op) {
   request.call.op = op;
   request.call.hasOp = true;
   return request;
 }
 
-Request rootedAt(Request request, int root) {
+Request& rootedAt(Request& request, int root) {
   request.call.root = root;
   return request;
 }
@@ -133,22 +134,26 @@ Result<void> noteInGroup(Result<void> result) {
 
 // Checks what all collectives share and issues. describeExtents fills in the extents and what in place means.
 template <class F>
-pealResult_t submit(Request request, F&& describeExtents) {
+pealResult_t submit(Request& request, F&& describeExtents) {
   return guarded([&]() -> Result<void> {
     return noteInGroup([&]() -> Result<void> {
       PEAL_TRY(checkComm(request.function, request.comm));
-      Result<StreamRef> stream = streamFor(request.function, *request.comm, request.stream);
-      if (!stream) {
-        return stream.error();
+      StreamRef stream;
+      if (request.stream != nullptr || request.comm->comm->onDevice()) {
+        Result<StreamRef> given = streamFor(request.function, *request.comm, request.stream);
+        if (!given) {
+          return given.error();
+        }
+        stream = std::move(*given);
       }
       PEAL_TRY(checkTypeAndOp(request));
       PEAL_TRY(describeExtents(request));
       PEAL_TRY(checkExtents(request));
       if (Group& group = Group::ofThisThread(); group.active()) {
-        group.add(request.comm->comm, std::move(*stream), std::move(request.call));
+        group.add(request.comm->comm, std::move(stream), std::move(request.call));
         return {};
       }
-      return issueAlone(*request.comm, *stream, request.call);
+      return issueAlone(*request.comm, stream, request.call);
     }());
   });
 }
@@ -233,7 +238,7 @@ pealResult_t pealAllReduce(const void* sendbuff, void* recvbuff, size_t count, p
                            pealRedOp_t op, pealComm_t comm, pealStream_t stream) {
   Request request =
       requestOf("pealAllReduce", pealStatAllReduce, sendbuff, recvbuff, count, datatype, comm, stream);
-  return submit(reducing(std::move(request), op), [&](Request& r) { return spans(r, count, count); });
+  return submit(reducing(request, op), [&](Request& r) { return spans(r, count, count); });
 }
 
 pealResult_t pealReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
@@ -241,15 +246,14 @@ pealResult_t pealReduceScatter(const void* sendbuff, void* recvbuff, size_t recv
                                pealStream_t stream) {
   Request request = requestOf("pealReduceScatter", pealStatReduceScatter, sendbuff, recvbuff, recvcount,
                               datatype, comm, stream);
-  return submit(reducing(std::move(request), op),
-                [&](Request& r) { return scatters(r, equalBlocks(r, recvcount)); });
+  return submit(reducing(request, op), [&](Request& r) { return scatters(r, equalBlocks(r, recvcount)); });
 }
 
 pealResult_t pealAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, pealDataType_t datatype,
                            pealComm_t comm, pealStream_t stream) {
-  return submit(
-      requestOf("pealAllGather", pealStatAllGather, sendbuff, recvbuff, sendcount, datatype, comm, stream),
-      [&](Request& r) { return gathers(r, equalBlocks(r, sendcount)); });
+  Request request =
+      requestOf("pealAllGather", pealStatAllGather, sendbuff, recvbuff, sendcount, datatype, comm, stream);
+  return submit(request, [&](Request& r) { return gathers(r, equalBlocks(r, sendcount)); });
 }
 
 pealResult_t pealReduceScatterV(const void* sendbuff, void* recvbuff, const size_t counts[],
@@ -257,21 +261,21 @@ pealResult_t pealReduceScatterV(const void* sendbuff, void* recvbuff, const size
                                 pealStream_t stream) {
   Request request =
       requestOf("pealReduceScatterV", pealStatReduceScatter, sendbuff, recvbuff, 0, datatype, comm, stream);
-  return submit(reducing(std::move(request), op),
-                [&](Request& r) { return scatters(r, blocksOf(r, counts)); });
+  return submit(reducing(request, op), [&](Request& r) { return scatters(r, blocksOf(r, counts)); });
 }
 
 pealResult_t pealAllGatherV(const void* sendbuff, void* recvbuff, const size_t counts[],
                             pealDataType_t datatype, pealComm_t comm, pealStream_t stream) {
-  return submit(requestOf("pealAllGatherV", pealStatAllGather, sendbuff, recvbuff, 0, datatype, comm, stream),
-                [&](Request& r) { return gathers(r, blocksOf(r, counts)); });
+  Request request =
+      requestOf("pealAllGatherV", pealStatAllGather, sendbuff, recvbuff, 0, datatype, comm, stream);
+  return submit(request, [&](Request& r) { return gathers(r, blocksOf(r, counts)); });
 }
 
 pealResult_t pealBroadcast(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
                            int root, pealComm_t comm, pealStream_t stream) {
   Request request =
       requestOf("pealBroadcast", pealStatBroadcast, sendbuff, recvbuff, count, datatype, comm, stream);
-  return submit(rootedAt(std::move(request), root), [&](Request& r) -> Result<void> {
+  return submit(rootedAt(request, root), [&](Request& r) -> Result<void> {
     PEAL_TRY(checkRoot(r));
     return spans(r, r.comm->comm->rank() == root ? count : 0, count);
   });
@@ -286,15 +290,15 @@ pealResult_t pealReduce(const void* sendbuff, void* recvbuff, size_t count, peal
                         pealRedOp_t op, int root, pealComm_t comm, pealStream_t stream) {
   Request request =
       requestOf("pealReduce", pealStatReduce, sendbuff, recvbuff, count, datatype, comm, stream);
-  return submit(reducing(rootedAt(std::move(request), root), op), [&](Request& r) -> Result<void> {
+  return submit(reducing(rootedAt(request, root), op), [&](Request& r) -> Result<void> {
     PEAL_TRY(checkRoot(r));
     return spans(r, count, r.comm->comm->rank() == root ? count : 0);
   });
 }
 
 pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream) {
-  return submit(requestOf("pealBarrier", pealStatBarrier, nullptr, nullptr, 0, pealUint8, comm, stream),
-                [](Request&) { return Result<void>(); });
+  Request request = requestOf("pealBarrier", pealStatBarrier, nullptr, nullptr, 0, pealUint8, comm, stream);
+  return submit(request, [](Request&) { return Result<void>(); });
 }
 
 // ---- point to point -------------------------------------------------------------------------------------
