@@ -80,14 +80,15 @@ class Entry:
         return [sample for sample in every if state in ("all", distance.state(sample))]
 
     def median(self, distance, state, is_crowded):
-        """Of the batches without a context switch if there are enough of them and the ranks have a CPU each. None if
-        there are too few."""
+        """Where the ranks have a CPU each, of the batches without a context switch, or, with too few of them, of the half
+        with the fewest. None if there are too few in all."""
         mine = self.samples(distance, state)
         if len(mine) < (1 if state == "all" else FEWEST):
             return None
-        clean = [sample for sample in mine if sample.switches == 0]
-        if not is_crowded and len(clean) >= FEWEST:
-            mine = clean
+        if not is_crowded:
+            clean = [sample for sample in mine if sample.switches == 0]
+            calmest = sorted(mine, key=lambda sample: sample.switches)[:max(FEWEST, len(mine) // 2)]
+            mine = clean if len(clean) >= FEWEST else calmest
         return statistics.median(sample.us for sample in mine)
 
 

@@ -114,6 +114,10 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(mixed.median(self.distance, "near", True), 90)
         self.assertIsNone(mixed.median(self.distance, "far", False))
 
+    def test_without_enough_of_these_the_calmest_half_counts(self):
+        batches = [(10, 1, 75), (11, 1, 75), (12, 1, 75), (90, 5, 75), (91, 6, 75), (92, 7, 75)]
+        self.assertEqual(entry(FakeContender("peal plain", "peal"), *batches).median(self.distance, "near", False), 11)
+
     def test_best_peer_and_floor_are_the_quickest(self):
         entries = [entry(FakeContender("peal plain", "peal"), (10, 0, 75)), entry(FakeContender("MPICH", "peer"), (40, 0, 75)),
                    entry(FakeContender("Open MPI", "peer"), (30, 0, 75)), entry(FakeContender("floor shared", "floor", ["registered"]), (1, 0, 75)),
