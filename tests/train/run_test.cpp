@@ -120,6 +120,35 @@ TEST_F(RunTest, recomputingActivationsGivesTheSameBitsInLessMemory) {
   EXPECT_EQ(recomputed.back().at("workspaceBytes"), recomputed.back().at("workspaceFormulaBytes"));
 }
 
+#ifndef PEAL_SANITIZED  // which has memory of its own beside all that is allocated
+// By the kernel's account, not by the engine's. Beside arenas and workspace there are the communicators
+// (links take room when they are used), OpenBLAS's buffers and the heap's slack.
+TEST_F(RunTest, residentMemoryIsThePlansAndAnAllowance) {
+  struct Case {
+    int ranks;
+    const char *stage, *accumulate;
+  };
+  for (const Case& one : {Case{1, "0", "1"}, Case{2, "2", "1"}, Case{4, "1", "2"}, Case{4, "3", "1"}}) {
+    SCOPED_TRACE(one.ranks);
+    const json end = train({"--ranks",        std::to_string(one.ranks),
+                            "--stage",        one.stage,
+                            "--accumulate",   one.accumulate,
+                            "--steps",        "2",
+                            "--layers",       "6",
+                            "--width",        "256",
+                            "--heads",        "4",
+                            "--batch",        "1",
+                            "--bucket-bytes", "4M",
+                            "--sample",       "0"})
+                         .back();
+    const double measured = end.at("residentBytes"), planned = end.at("residentPlannedBytes");
+    EXPECT_GT(planned, 5e7);
+    EXPECT_LT(measured, planned + ((8 + 2 * (one.ranks - 1)) << 20));
+    EXPECT_GT(measured, planned - (8 << 20));
+  }
+}
+#endif
+
 TEST_F(RunTest, accumulatingLocallySendsEachGradientOnce) {
   for (const char* stage : {"0", "1"}) {
     const std::vector<json> events = train(

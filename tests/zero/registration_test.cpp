@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/zero/ranks.h"
+#include "tests/zero/trained_state.h"
 
 namespace peal::zero::test {
 namespace {
@@ -43,34 +44,13 @@ pealZeroOptions_t mixedOptions(int stage, size_t bucketBytes, int microBatches =
   return options;
 }
 
-struct End {
-  std::vector<float> master, moment1, moment2, weight;
-  std::vector<double> norms;
-  bool operator==(const End&) const = default;
-};
-
-End trainMixed(int ranks, const pealZeroOptions_t& options, const std::vector<int>& kept = {}) {
-  std::vector<End> ends(static_cast<size_t>(ranks));
-  onRanks(ranks, [&](int rank, pealComm_t comm) {
-    Trainer trainer(comm, rank, options, mixedShape(), kept, twoGroups());
-    End& end = ends[static_cast<size_t>(rank)];
-    for (int step = 0; step < 3; ++step) {
-      end.norms.push_back(trainer.step().gradientNorm);
-    }
-    end.master = trainer.read(pealZeroMaster);
-    end.moment1 = trainer.read(pealZeroMoment1);
-    end.moment2 = trainer.read(pealZeroMoment2);
-    end.weight = trainer.read(pealZeroWeight);
-  });
-  for (const End& end : ends) {
-    EXPECT_TRUE(end == ends[0]);
-  }
-  return ends[0];
+TrainedState trainMixed(int ranks, const pealZeroOptions_t& options, const std::vector<int>& kept = {}) {
+  return trainedState(ranks, options, {.shape = mixedShape(), .groups = twoGroups(), .keptUnits = kept});
 }
 
 TEST(Registration, MixedModelsHaveTheSameBitsAtEveryStage) {
   for (const int ranks : {1, 2, 3, 5}) {
-    const End expected = trainMixed(ranks, mixedOptions(0, 1 << 20, 2));
+    const TrainedState expected = trainMixed(ranks, mixedOptions(0, 1 << 20, 2));
     EXPECT_EQ(expected.master.size(), 415u);
     EXPECT_EQ(expected.weight.size(), 415u + 106u);
     for (int stage = 0; stage <= 3; ++stage) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/zero/ranks.h"
+#include "tests/zero/trained_state.h"
 
 namespace peal::zero::test {
 namespace {
@@ -30,39 +31,21 @@ pealZeroOptions_t roundingOptions(int stage, size_t bucketBytes) {
   return options;
 }
 
-struct Kept {
-  std::vector<float> master, moment1, moment2, weight;
-  bool operator==(const Kept&) const = default;
-};
-
-Kept trainKept(int ranks, const pealZeroOptions_t& options, double learningRate, int steps = 3) {
-  std::vector<Kept> all(static_cast<size_t>(ranks));
-  onRanks(ranks, [&](int rank, pealComm_t comm) {
-    pealZeroGroup_t group = defaultGroup();
-    group.weightDecay = 0;
-    Trainer trainer(comm, rank, options, gappyShape(), {}, {group});
-    for (int step = 0; step < steps; ++step) {
-      trainer.step(learningRate);
-    }
-    Kept& kept = all[static_cast<size_t>(rank)];
-    kept.master = trainer.read(pealZeroMaster);
-    kept.moment1 = trainer.read(pealZeroMoment1);
-    kept.moment2 = trainer.read(pealZeroMoment2);
-    kept.weight = trainer.read(pealZeroWeight);
-  });
-  for (const Kept& kept : all) {
-    EXPECT_TRUE(kept == all[0]);
-  }
-  return all[0];
+TrainedState trainKept(int ranks, const pealZeroOptions_t& options, double learningRate, int steps = 3) {
+  pealZeroGroup_t group = defaultGroup();
+  group.weightDecay = 0;
+  return trainedState(
+      ranks, options,
+      {.shape = gappyShape(), .groups = {group}, .steps = steps, .learningRate = learningRate});
 }
 
 TEST(StochasticRounding, SameBitsAtEveryStageAndBucketSize) {
   for (const int ranks : {1, 2, 3}) {
     pealZeroOptions_t options = roundingOptions(0, 1 << 20);
-    const Kept nearest = trainKept(ranks, options, 1e-2);
+    const TrainedState nearest = trainKept(ranks, options, 1e-2);
     options.stochasticRounding = 1;
     options.seed = 5;
-    const Kept expected = trainKept(ranks, options, 1e-2);
+    const TrainedState expected = trainKept(ranks, options, 1e-2);
     EXPECT_NE(expected.weight, nearest.weight);
     for (int stage = 0; stage <= 3; ++stage) {
       for (const size_t bucketBytes : {size_t{2}, size_t{150}, size_t{1} << 20}) {
@@ -82,13 +65,13 @@ TEST(StochasticRounding, DependsNotOnTheNumberOfRanks) {
   pealZeroOptions_t options = roundingOptions(0, 1 << 20);
   options.stochasticRounding = 1;
   options.seed = 77;
-  const Kept one = trainKept(1, options, 0, 2);
+  const TrainedState one = trainKept(1, options, 0, 2);
   EXPECT_NE(trainKept(1, options, 0, 3).weight, one.weight);
   for (const int ranks : {2, 3, 5}) {
     for (const int stage : {1, 3}) {
       options.stage = stage;
       options.bucketBytes = 90;
-      const Kept many = trainKept(ranks, options, 0, 2);
+      const TrainedState many = trainKept(ranks, options, 0, 2);
       EXPECT_EQ(many.master, one.master);
       EXPECT_EQ(many.weight, one.weight) << ranks << " ranks, stage " << stage;
     }
@@ -119,7 +102,7 @@ TEST(StochasticRounding, DependsNotOnTheNumberOfRanks) {
 TEST(Remainders, GiveTheBitsOfFp32MastersAtEveryStage) {
   for (const int ranks : {1, 2, 3, 5}) {
     pealZeroOptions_t options = roundingOptions(0, 1 << 20);
-    const Kept expected = trainKept(ranks, options, 1e-2, 4);
+    const TrainedState expected = trainKept(ranks, options, 1e-2, 4);
     options.master = pealZeroMasterRemainder;
     for (int stage = 0; stage <= 3; ++stage) {
       for (const size_t bucketBytes : {size_t{2}, size_t{150}}) {

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
 #include "tools/common/error.h"
 #include "tools/train/model.h"
 
@@ -31,6 +34,20 @@ void checkMemory(const TrainOptions& options, const ModelShape& shape, int size,
                     "a smaller --width, --layers, --context or --batch, or a higher --stage",
                     parametersOf(shape), needed / kGib, localSize, machine / kGib));
   }
+}
+
+ResidentMemory residentMemory() {
+  ResidentMemory memory{};
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    const auto valueOf = [&line] { return 1024 * std::stoull(line.substr(line.find(':') + 1)); };  // in kB
+    if (line.starts_with("VmRSS:")) {
+      memory.nowBytes = valueOf();
+    } else if (line.starts_with("VmHWM:")) {
+      memory.peakBytes = valueOf();
+    }
+  }
+  return memory;
 }
 
 }  // namespace peal::train

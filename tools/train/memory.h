@@ -1,4 +1,4 @@
-// Whether a run fits into this machine, asked before anything is allocated.
+// Whether a run fits into this machine, asked before anything is allocated, and what it took in the end.
 #pragma once
 #include "tools/train/options.h"
 
@@ -11,5 +11,11 @@ double rankBytes(const TrainOptions& options, const ModelShape& shape, int size)
 // Throws UsageError if localSize of `size` ranks need more than this machine's memory. A run that does not
 // fit would not fail but drive the machine into swapping.
 void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize);
+
+// Memory of this process that is resident, as the kernel counts it: now, and at most since it began.
+struct ResidentMemory {
+  uint64_t nowBytes, peakBytes;
+};
+ResidentMemory residentMemory();
 
 }  // namespace peal::train

@@ -229,6 +229,9 @@ void Reporter::printMemory(const Summary& summary) {
     fmt::print("  {} of {} ranks have an arena whose size is not the planned one\n",
                summary.ranksWithOtherMemory, context_.size);
   }
+  fmt::print("  {:<32} {:>15} {:>15}  the planned sum of the above and of first values\n",
+             "resident with engine and model", grouped(summary.residentBytes),
+             grouped(summary.residentPlannedBytes));
 }
 
 void Reporter::printSent(const Summary& summary) {
@@ -301,6 +304,8 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"memory", memory},
                   {"modelStateBytes", summary.modelStateBytes},
                   {"modelStateFormulaBytes", summary.modelStateFormulaBytes},
+                  {"residentBytes", summary.residentBytes},
+                  {"residentPlannedBytes", summary.residentPlannedBytes},
                   {"workspaceBytes", summary.workspaceBytes},
                   {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},

@@ -42,7 +42,9 @@ struct Summary {
   std::vector<MemoryLine> memory;  // of this rank
   uint64_t modelStateBytes;        // measured, and the formula's figure
   uint64_t modelStateFormulaBytes;
-  uint64_t ranksWithOtherMemory;                   // ranks whose arenas differ from the planner's
+  uint64_t ranksWithOtherMemory;  // ranks whose arenas differ from the planner's
+  // What engine and model made resident, at most, beside the sum of all their figures.
+  uint64_t residentBytes, residentPlannedBytes;
   uint64_t workspaceBytes, workspaceFormulaBytes;  // the model's own memory: not the engine's, but beside it
   pealZeroPlanInput_t planned;                     // of this rank
   pealZeroPlan_t plan;

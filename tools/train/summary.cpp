@@ -106,6 +106,15 @@ Speed speedOf(const Summary& summary, const std::vector<StepTimes>& times) {
   return speed;
 }
 
+namespace {
+
+// Rank 0 makes all first values in fp32, and has them until they are distributed.
+uint64_t firstValueBytes(uint64_t parameters, const tools::RankContext& context) {
+  return context.rank == 0 ? parameters * sizeof(float) : 0;
+}
+
+}  // namespace
+
 Summary summarize(const TrainOptions& options, const Text& text, const tools::RankContext& context,
                   Trainer& trainer) {
   Summary summary{};
@@ -133,6 +142,11 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.workspaceFormulaBytes = static_cast<uint64_t>(
       std::llround(workspaceBytesFor(trainer.model().shape(), options.batch, options.activations)));
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
+  summary.residentBytes = residentMemory().peakBytes - trainer.residentBefore().nowBytes;
+  summary.residentPlannedBytes = summary.workspaceFormulaBytes + firstValueBytes(summary.parameters, context);
+  for (const MemoryLine& line : summary.memory) {
+    summary.residentPlannedBytes += line.plannedBytes;
+  }
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 
   summary.replicaChecks = trainer.replicaChecks();

@@ -7,6 +7,7 @@
 #include "peal/zero.hpp"
 #include "tools/common/ranks.h"
 #include "tools/train/engine_parameters.h"
+#include "tools/train/memory.h"
 #include "tools/train/model.h"
 #include "tools/train/options.h"
 #include "tools/train/text.h"
@@ -61,6 +62,7 @@ class Trainer {
   uint64_t sumOverRanks(uint64_t value);
 
   const Model& model() const { return model_; }
+  ResidentMemory residentBefore() const { return residentBefore_; }  // before engine and model were made
   zero::Engine& engine() { return engine_; }
   // Writes the trace, if one is being made.
   void finishTrace() { tracer_.finish(engine_, unitCount(model_.shape())); }
@@ -77,6 +79,7 @@ class Trainer {
   const TrainOptions& options_;
   const Text& text_;
   tools::RankContext context_;
+  ResidentMemory residentBefore_ = residentMemory();
   Tracer tracer_;
   zero::Engine engine_;
   Model model_;
