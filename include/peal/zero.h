@@ -115,6 +115,11 @@ typedef struct pealZeroOptions {
   /* Stage 3: the most units whose gathering is under way at once; what comes ahead waits for its turn. From
    * 1; 0: prefetchDepth + 1, the unit that is entered and those ahead. */
   int gathersInFlight;
+  /* Stages 0 to 2, 1: at the end of the first step buckets are filled anew, in the order in which gradients
+   * became ready in its first micro-batch on rank 0, so that each is complete early even if parameters were
+   * registered in another order. Values do not change. No bucket gets larger than the largest was. On
+   * host memory; on GPUs buckets stay as they are. */
+  int rebuildBuckets;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
@@ -122,7 +127,7 @@ typedef struct pealZeroOptions {
   {                                                                                                          \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
         pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
-        0                                                                                                    \
+        0, 1                                                                                                 \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -293,10 +298,10 @@ enum {
   pealZeroReduceScatter, /* gradients, stages 1 to 3 */
   pealZeroAllGather,     /* weights, stages 1 to 3 */
   pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens */
-  pealZeroStart,         /* pealZeroSeal's agreement and broadcast */
-  pealZeroInspect,       /* pealZeroRead, pealZeroCheckReplicas; agreement and gathering of checkpoints */
-  pealZeroReplicas,      /* gradients between shard groups: a sum on its way through them in fp32, and the
-                            bf16 result back; one call for both */
+  pealZeroStart,    /* pealZeroSeal's agreement and broadcast; state that moves when buckets are rebuilt */
+  pealZeroInspect,  /* pealZeroRead, pealZeroCheckReplicas; agreement and gathering of checkpoints */
+  pealZeroReplicas, /* gradients between shard groups: a sum on its way through them in fp32, and the
+                       bf16 result back; one call for both */
   pealZeroNumCounters
 };
 typedef struct {

@@ -24,7 +24,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 18> ranges{{
+  const std::array<Range, 19> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -32,6 +32,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"bucketSlots", static_cast<double>(o.bucketSlots), 0, 64},
       {"unitSlots", static_cast<double>(o.unitSlots), 0, 4096},
       {"shardGroup", static_cast<double>(o.shardGroup), 0, 1e6},
+      {"rebuildBuckets", static_cast<double>(o.rebuildBuckets), 0, 1},
       {"prefetchDepth", static_cast<double>(o.prefetchDepth), 0, 64},
       {"gathersInFlight", static_cast<double>(o.gathersInFlight), 0, 4096},
       {"reduceType", static_cast<double>(o.reduceType), 0, 1},

@@ -97,6 +97,13 @@ class Engine {
   Result<Totals> addUpRanks(double learningRate, uint64_t localTokens);
   Result<void> update(double learningRate, double gradientScale);
 
+  // engine_rebuild.cpp
+  Result<void> rebuildBuckets();
+  Result<void> movePlane(const Plane& plane, const Layout& next);
+  void moveWeights(const Layout& next);
+  template <class Move>
+  void forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end, Move move) const;
+
   pealZeroOptions_t options_;
   std::vector<Group> groups_;
   std::vector<Parameter> registered_;

@@ -143,7 +143,7 @@ uint64_t Engine::digestOptions() const {
   Digest digest;
   for (const int value :
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
-        options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight,
+        options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight, options_.rebuildBuckets,
         static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
         options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType)}) {
     digest.add(static_cast<uint64_t>(value));

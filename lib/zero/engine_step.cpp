@@ -68,6 +68,12 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
     ++updates_;
     PEAL_TRY(update(learningRate, report.clipFactor / static_cast<double>(totals->tokens)));
   }
+  // With one rank nothing is sent; at stage 3 buckets are units; on a GPU they stay as they were registered.
+  const bool rebuilds = options_.rebuildBuckets != 0 && model_.stage() <= 2 && collectives_->ranks() > 1 &&
+                        collectives_->device()->isHost();
+  if (steps_ == 0 && rebuilds) {
+    PEAL_TRY(rebuildBuckets());
+  }
   report.step = updates_;
   report.missingGradients = gradients_.takeMissing();
   report.communicationSeconds = collectives_->communicationSeconds() -

@@ -37,14 +37,23 @@ Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
     PEAL_TRY(replicaSum_.allocate(model, collectives));
   }
   states_.assign(layout.parameters.size(), State::Idle);
-  buckets_.resize(layout.buckets.size());
-  if (model.addsUpReduced()) {
-    for (const Bucket& bucket : layout.buckets) {
-      const Owned part = model.owned(bucket);
+  followLayout();
+  return {};
+}
+
+void Gradients::followLayout() {
+  buckets_.clear();
+  buckets_.resize(model_->layout.buckets.size());
+  sums_.clear();
+  if (model_->addsUpReduced()) {
+    for (const Bucket& bucket : model_->layout.buckets) {
+      const Owned part = model_->owned(bucket);
       sums_.push_back({reducedPart(bucket), accumulation_.as<float>() + part.state, part.elements});
     }
   }
-  return {};
+  if (model_->replicas > 1) {
+    replicaSum_.followLayout();
+  }
 }
 
 void Gradients::describeMemory(ArenaList& list) const {
@@ -125,6 +134,9 @@ Result<void> Gradients::complete(size_t id) {
   const Parameter& parameter = model_->layout.parameters[id];
   if (model_->addsUpLocally()) {
     PEAL_TRY(addUp(parameter, address(parameter)));
+  }
+  if (notesOrder_) {
+    readyOrder_.push_back(id);
   }
   states_[id] = State::Ready;
   ++buckets_[parameter.bucket].ready;
@@ -240,6 +252,7 @@ void Gradients::endMicroBatch() {
   }
   nextLaunch_ = 0;
   handedOver_ = 0;
+  notesOrder_ = false;
   ++microBatch_;
 }
 

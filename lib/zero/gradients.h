@@ -42,6 +42,13 @@ class Gradients {
   Elements block(size_t bucket) const;
   Elements owned(size_t bucket) const;
 
+  // The trained parameters in the order in which they became ready in the first micro-batch; asked for once.
+  std::vector<uint64_t> takeReadyOrder() { return std::exchange(readyOrder_, {}); }
+  // Memory that is not in use between steps, of no less than two bytes for each owned element.
+  void* idle() const { return gradients_.as<void>(); }
+  // The layout's buckets are others now. Between steps, with nothing in the stream.
+  void followLayout();
+
   bool anyHandedOver() const { return microBatch_ > 0 || handedOver_ > 0; }
   int microBatch() const { return microBatch_; }
   void beginStep() { microBatch_ = 0; }
@@ -96,6 +103,8 @@ class Gradients {
   int microBatch_ = 0;
   size_t handedOver_ = 0;  // in this micro-batch
   uint64_t missing_ = 0;
+  std::vector<uint64_t> readyOrder_;
+  bool notesOrder_ = true;  // in the first micro-batch
 };
 
 }  // namespace peal::zero

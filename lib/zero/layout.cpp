@@ -8,21 +8,34 @@
 namespace peal::zero {
 namespace {
 
-void placeTrained(Layout& layout) {
+void numberTrained(Layout& layout) {
   for (size_t id = 0; id < layout.parameters.size(); ++id) {
     Parameter& parameter = layout.parameters[id];
-    Unit& unit = layout.units[static_cast<size_t>(parameter.unit)];
     if (parameter.role != Role::Trained) {
       continue;
     }
-    if (unit.parameters.empty()) {
-      unit.begin = layout.elements;
-    }
-    parameter.begin = layout.elements;
+    Unit& unit = layout.units[static_cast<size_t>(parameter.unit)];
     parameter.index = layout.elements;
     layout.elements += parameter.elements;
     unit.parameters.push_back(id);
     unit.elements += parameter.elements;
+  }
+}
+
+// The last bucket lies first.
+void placeTrained(Layout& layout) {
+  uint64_t begin = 0;
+  for (size_t b = layout.buckets.size(); b-- > 0;) {
+    Bucket& bucket = layout.buckets[b];
+    bucket.begin = begin;
+    for (const size_t id : bucket.parameters) {
+      Parameter& parameter = layout.parameters[id];
+      parameter.begin = begin;
+      parameter.bucket = b;
+      begin += parameter.elements;
+    }
+    bucket.elements = begin - bucket.begin;
+    layout.largestBucket = std::max(layout.largestBucket, bucket.elements);
   }
 }
 
@@ -47,37 +60,37 @@ void placeFrozen(Layout& layout) {
   }
 }
 
-// Buckets for stages 0 to 2, from the last trained parameter to the first.
-void fillBuckets(Layout& layout, uint64_t most) {
-  std::vector<std::vector<size_t>> members;  // of each bucket, backwards
-  uint64_t elements = 0;                     // of the last
-  for (size_t id = layout.parameters.size(); id-- > 0;) {
-    const Parameter& parameter = layout.parameters[id];
-    if (parameter.role != Role::Trained) {
-      continue;
-    }
-    if (members.empty() || elements + parameter.elements > most) {
-      members.emplace_back();
+// Buckets for stages 0 to 2.
+void fillBuckets(Layout& layout, uint64_t most, const std::vector<size_t>& order) {
+  uint64_t elements = 0;  // of the last
+  for (const size_t id : order) {
+    const uint64_t more = layout.parameters[id].elements;
+    if (layout.buckets.empty() || elements + more > most) {
+      layout.buckets.emplace_back();
       elements = 0;
     }
-    members.back().push_back(id);
-    elements += parameter.elements;
+    layout.buckets.back().parameters.push_back(id);
+    elements += more;
   }
-  for (const std::vector<size_t>& backwards : members) {
-    Bucket& bucket = layout.buckets.emplace_back();
-    for (auto id = backwards.rbegin(); id != backwards.rend(); ++id) {
-      append(bucket, layout.parameters, *id);
+  for (Bucket& bucket : layout.buckets) {
+    std::sort(bucket.parameters.begin(), bucket.parameters.end());
+  }
+}
+
+std::vector<size_t> backwards(const Layout& layout) {
+  std::vector<size_t> order;
+  for (size_t id = layout.parameters.size(); id-- > 0;) {
+    if (layout.parameters[id].role == Role::Trained) {
+      order.push_back(id);
     }
   }
+  return order;
 }
 
 // A unit without trained parameters has an empty bucket.
 void unitsAsBuckets(Layout& layout) {
   for (auto unit = layout.units.rbegin(); unit != layout.units.rend(); ++unit) {
-    Bucket& bucket = layout.buckets.emplace_back();
-    bucket.parameters = unit->parameters;
-    bucket.begin = unit->begin;
-    bucket.elements = unit->elements;
+    layout.buckets.emplace_back().parameters = unit->parameters;
   }
 }
 
@@ -106,28 +119,22 @@ uint64_t divideBuckets(std::vector<Bucket>& buckets, int ranks, int rank, uint64
 }  // namespace
 
 Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& kept, int stage, int ranks,
-                  int rank, uint64_t bucketElements) {
+                  int rank, uint64_t bucketElements, const std::vector<size_t>& order) {
   Layout layout;
   layout.parameters = std::move(parameters);
   for (const bool isKept : kept) {
     layout.units.emplace_back().kept = isKept;
   }
-  placeTrained(layout);
-  placeFrozen(layout);
+  numberTrained(layout);
   if (stage == 3) {
     unitsAsBuckets(layout);
   } else {
-    fillBuckets(layout, bucketElements);
+    fillBuckets(layout, bucketElements, order.empty() ? backwards(layout) : order);
   }
+  placeTrained(layout);
+  placeFrozen(layout);
   layout.shardElements = divideBuckets(layout.buckets, ranks, rank, 0);
   layout.frozenShardElements = divideBuckets(layout.frozen, ranks, rank, layout.shardElements);
-  for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    const Bucket& bucket = layout.buckets[b];
-    layout.largestBucket = std::max(layout.largestBucket, bucket.elements);
-    for (const size_t id : bucket.parameters) {
-      layout.parameters[id].bucket = b;
-    }
-  }
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     layout.largestUnit =
         std::max(layout.largestUnit, layout.units[unit].elements + layout.frozen[unit].elements);

@@ -1,17 +1,18 @@
 // Where everything lies: parameters in the flat space, units, buckets, and which elements this rank owns.
 //
-// The flat space holds the trained parameters in the order of registration, then the frozen ones, without
-// gaps. Buckets are contiguous ranges of the trained ones, filled from the end: bucket 0 has the parameters
-// registered last, whose gradients come first. A bucket never splits a parameter. At stage 3 a bucket is a
-// unit. The frozen parameters of a unit are a bucket of their own, of weights only. A tied name is no range
-// but another entry for one.
+// The flat space holds the trained parameters, bucket by bucket, then the frozen ones, without gaps. Buckets
+// are filled in the order in which gradients are expected, at first that of registration, backwards, and lie
+// from the last to the first: so at first the trained parameters lie in the order of registration, and
+// bucket 0, of those registered last, at the end. Inside a bucket parameters lie in the order of
+// registration. A bucket never splits a parameter. At stage 3 a bucket is a unit. The frozen parameters of a
+// unit are a bucket of their own, of weights only. A tied name is no range but another entry for one.
 //
 // Each bucket is divided over the ranks in element-granular blocks. Where it does not divide evenly some
 // blocks are one element longer; whose blocks those are goes on from bucket to bucket in turn, so that a
 // rank's blocks add up to exactly shardElements(total, ranks, rank), however the space is cut into buckets.
 //
-// A rank's shard is the concatenation of its blocks in the order of buckets. Built once by the engine,
-// constant afterwards. Knows no memory and no communication.
+// A rank's shard is the concatenation of its blocks in the order of buckets. Built by the engine, and again
+// when buckets are rebuilt; constant otherwise. Knows no memory and no communication.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,8 +41,8 @@ struct Parameter {
 };
 
 struct Unit {
-  std::vector<size_t> parameters;    // trained, in the order of registration
-  uint64_t begin = 0, elements = 0;  // of those
+  std::vector<size_t> parameters;  // trained, in the order of registration
+  uint64_t elements = 0;           // of those
   bool kept = false;
 };
 
@@ -83,8 +84,9 @@ struct Layout {
 };
 
 // Fills in the positions. parameters: as registered; kept[u], for each unit: it is not freed after forward.
+// order: all trained parameters in the order in which their gradients are expected; empty: backwards.
 Layout makeLayout(std::vector<Parameter> parameters, const std::vector<bool>& kept, int stage, int ranks,
-                  int rank, uint64_t bucketElements);
+                  int rank, uint64_t bucketElements, const std::vector<size_t>& order = {});
 
 // The segments of `elements` elements from `begin` of a bucket of trained parameters.
 std::vector<Segment> updateSegments(const Layout& layout, const Bucket& bucket, uint64_t begin,

@@ -24,15 +24,31 @@ Result<void> Optimizer::allocate(const Model& model, const std::shared_ptr<Devic
   PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
   PEAL_TRY(allocate(moment2_, "moment2", kFloatBytes));
   groups_.reserve(model.groups.size());
-  for (const Bucket& bucket : model.layout.buckets) {
-    const Owned part = model.owned(bucket);
-    segments_.push_back(updateSegments(model.layout, bucket, part.begin, part.elements));
-  }
+  followLayout();
   if (!device->isHost()) {
     return steps_.allocate(model, device, segments_,
                            {master_.as<float>(), moment1_.as<float>(), moment2_.as<float>()});
   }
   return {};
+}
+
+void Optimizer::followLayout() {
+  segments_.clear();
+  for (const Bucket& bucket : model_->layout.buckets) {
+    const Owned part = model_->owned(bucket);
+    segments_.push_back(updateSegments(model_->layout, bucket, part.begin, part.elements));
+  }
+}
+
+std::vector<Plane> Optimizer::planes() const {
+  std::vector<Plane> planes;
+  for (const Arena* arena : {&master_, &moment1_, &moment2_}) {
+    const uint64_t bytes = arena == &master_ && hasRemainders() ? kRemainderBytes : kFloatBytes;
+    for (uint64_t offset = 0; offset < bytes; offset += sizeof(uint16_t)) {
+      planes.push_back({arena->as<std::byte>() + offset, bytes});
+    }
+  }
+  return planes;
 }
 
 void Optimizer::describeMemory(ArenaList& list) const {

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -13,10 +14,29 @@
 
 namespace peal::zero {
 
+// 16 bits of each element of an arena.
+struct Plane {
+  std::byte* data;
+  size_t strideBytes;
+  uint16_t get(uint64_t element) const {
+    uint16_t bits;
+    std::memcpy(&bits, data + element * strideBytes, sizeof bits);
+    return bits;
+  }
+  void set(uint64_t element, uint16_t bits) const {
+    std::memcpy(data + element * strideBytes, &bits, sizeof bits);
+  }
+};
+
 class Optimizer {
  public:
   Result<void> allocate(const Model& model, const std::shared_ptr<Device>& device);
   void describeMemory(ArenaList& list) const;
+
+  // The layout's buckets are others now; the arenas have moved.
+  void followLayout();
+  // The three arenas, plane by plane.
+  std::vector<Plane> planes() const;
 
   // The first values of `count` elements from `begin` of the bucket; what is not owned is passed over.
   Result<void> setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);

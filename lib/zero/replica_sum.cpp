@@ -11,18 +11,23 @@ Result<void> ReplicaSum::allocate(const Model& model, Collectives& collectives) 
                              block * (sizeof(float) + (shards - 1) * model.gradientBytes()),
                              model.plan.replicaBuffers));
   parts_ = {buffers_.as<float>() + block, model.gradientPrecision()};
-  for (const Bucket& bucket : model.layout.buckets) {
+  followLayout();
+  return {};
+}
+
+void ReplicaSum::followLayout() {
+  tasks_.clear();
+  for (const Bucket& bucket : model_->layout.buckets) {
     tasks_.push_back({{},
                       parts_,
                       bucket.ownElements,
-                      collectives.shards(),
-                      collectives.shard(),
+                      collectives_->shards(),
+                      collectives_->shard(),
                       buffers_.as<float>(),
                       nullptr,
                       false,
                       {}});
   }
-  return {};
 }
 
 // The group's parts in rank order.

@@ -24,6 +24,7 @@ namespace peal::zero {
 class ReplicaSum {
  public:
   Result<void> allocate(const Model& model, Collectives& collectives);
+  void followLayout();
   void describeMemory(ArenaList& list) const { describe(buffers_, list); }
 
   // from: the bucket's gradients of this rank, all elements, not to be written before the stream is done with

@@ -247,6 +247,11 @@ void Weights::forgetGathered() {
   lastEntered_ = kNone;
 }
 
+void Weights::followLayout() {
+  updated_.clear();
+  updated_.resize(model_->layout.buckets.size());
+}
+
 // ---- the step ---------------------------------------------------------------------------------------------
 
 uint16_t* Weights::owned(size_t bucket) const { return ownedPart(model_->layout.buckets[bucket]); }

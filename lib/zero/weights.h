@@ -42,6 +42,11 @@ class Weights {
   // Forgets gathered units that are not open, kept ones too.
   void forgetGathered();
 
+  // The layout's buckets are others now; gatherUpdated() comes next, for all of them.
+  void followLayout();
+  // All weights of a bucket, at stages 0 to 2.
+  const uint16_t* all(const Bucket& bucket) const { return weights_.as<uint16_t>() + bucket.begin; }
+
   // The step: where a bucket's owned part goes, and its way to the other ranks.
   uint16_t* owned(size_t bucket) const;
   uint16_t* ownedPart(const Bucket& bucket) const;  // also of a bucket of frozen ones

@@ -47,7 +47,7 @@ TEST(Layout, AtStage3ABucketIsAUnit) {
   ASSERT_EQ(layout.buckets.size(), 3u);
   EXPECT_TRUE(layout.units[1].kept);
   for (size_t u = 0; u < 3; ++u) {
-    EXPECT_EQ(layout.buckets[2 - u].begin, layout.units[u].begin);
+    EXPECT_EQ(layout.buckets[2 - u].parameters, layout.units[u].parameters);
     EXPECT_EQ(layout.buckets[2 - u].elements, layout.units[u].elements);
   }
   EXPECT_EQ(layout.largestUnit, 102u);

@@ -141,10 +141,29 @@ void Trainer::backward(int microBatch) {
       if (shape_[p].unit != unit || isWithheld || !shape_[p].trains()) {
         continue;
       }
-      writeGradient(p, microBatch);
-      engine_.gradientReady(static_cast<int>(p));
+      handOver(p, microBatch);
     }
     engine_.leave(unit, pealZeroBackward);
+  }
+}
+
+void Trainer::backwardInOrder(int microBatch) {
+  for (int unit = 0; unit < units_; ++unit) {
+    engine_.enter(unit, pealZeroBackward);
+  }
+  for (const size_t p : order) {
+    handOver(p, microBatch);
+  }
+  for (int unit = 0; unit < units_; ++unit) {
+    engine_.leave(unit, pealZeroBackward);
+  }
+}
+
+void Trainer::handOver(size_t p, int microBatch) {
+  writeGradient(p, microBatch);
+  engine_.gradientReady(static_cast<int>(p));
+  if (handedOver) {
+    handedOver(p);
   }
 }
 
@@ -174,7 +193,7 @@ void Trainer::writeGradient(size_t p, int microBatch) {
 pealZeroReport_t Trainer::step(double learningRate) {
   for (int microBatch = 0; microBatch < microBatches_; ++microBatch) {
     forward();
-    backward(microBatch);
+    order.empty() ? backward(microBatch) : backwardInOrder(microBatch);
     engine_.endMicroBatch();
   }
   ++steps_;

@@ -49,6 +49,10 @@ class Trainer {
   std::function<void(size_t, int, float*)> tamperFp32;  // with pealZeroReduceFp32
   // Tokens of a rank, all micro-batches of a step together.
   std::function<uint64_t(int rank)> tokens = [](int rank) { return 16 + 5 * static_cast<uint64_t>(rank); };
+  // Not empty: all units are entered together for backward, and gradients handed over in this order.
+  std::vector<size_t> order;
+  // After each gradient that is handed over; may be empty.
+  std::function<void(size_t parameter)> handedOver;
   // Parameters whose gradient is not handed over.
   std::vector<size_t> withheld;
 
@@ -63,6 +67,8 @@ class Trainer {
  private:
   void forward();
   void backward(int microBatch);
+  void backwardInOrder(int microBatch);
+  void handOver(size_t parameter, int microBatch);
   void writeGradient(size_t parameter, int microBatch);
 
   int rank_;

@@ -1,0 +1,138 @@
+// Buckets rebuilt, once, at the end of the first step: in the order in which gradients became ready in the
+// first backward pass of rank 0, so that a bucket is complete early and none waits for one that comes late.
+//
+// Which parameters are in a bucket decides where they lie and which rank owns which of their elements, so the
+// state moves. It moves through memory that is idle between steps: the gradients, which have room for 16 bits
+// of each owned element. Values of 32 bits move as two planes of 16: all upper halves, then all lower ones.
+// On top come pieces of bounded size. No arena changes its size, since no bucket gets larger than the largest
+// before. Names, shapes and Parameter::index stay, and with them checkpoints and stochastic rounding.
+#include <algorithm>
+
+#include "lib/zero/engine.h"
+
+namespace peal::zero {
+namespace {
+
+constexpr uint64_t kPieceElements = uint64_t{1} << 20;
+
+bool haveSameBuckets(const Layout& one, const Layout& other) {
+  return std::equal(
+      one.buckets.begin(), one.buckets.end(), other.buckets.begin(), other.buckets.end(),
+      [](const Bucket& a, const Bucket& b) { return a.begin == b.begin && a.parameters == b.parameters; });
+}
+
+// How much of [begin, end) of a bucket each rank's block has.
+std::vector<size_t> countsOf(const Bucket& bucket, uint64_t begin, uint64_t end) {
+  std::vector<size_t> counts;
+  uint64_t blockBegin = 0;
+  for (const size_t block : bucket.counts) {
+    const uint64_t from = std::max(begin, blockBegin);
+    const uint64_t to = std::min(end, blockBegin + block);
+    counts.push_back(from < to ? to - from : 0);
+    blockBegin += block;
+  }
+  return counts;
+}
+
+}  // namespace
+
+Result<void> Engine::rebuildBuckets() {
+  std::vector<uint64_t> order = gradients_.takeReadyOrder();
+  PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, order.data(), order.size(), pealUint64));
+  PEAL_TRY(collectives_->finish());  // and with it everything that uses what moves
+  // Not more than fills a bucket, and not more than the largest has: the same order gives the same buckets.
+  const uint64_t most =
+      std::min<uint64_t>(options_.bucketBytes / model_.gradientBytes(), model_.layout.largestBucket);
+  const Layout next = makeLayout(model_.layout.parameters, kept_, model_.stage(), collectives_->shards(),
+                                 collectives_->shard(), most, {order.begin(), order.end()});
+  if (haveSameBuckets(next, model_.layout)) {
+    return {};
+  }
+  for (const Plane& plane : optimizer_.planes()) {
+    PEAL_TRY(movePlane(plane, next));
+  }
+  moveWeights(next);
+  model_.layout = next;
+  gradients_.followLayout();
+  optimizer_.followLayout();
+  weights_.followLayout();
+  for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
+    PEAL_TRY(weights_.gatherUpdated(bucket, pealZeroStart));
+  }
+  return {};
+}
+
+// The ranks of the group put pieces of a bucket together, and each keeps what it owns from now on.
+Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
+  auto* moved = static_cast<uint16_t*>(gradients_.idle());
+  std::vector<uint16_t> own, piece;
+  for (const Bucket& bucket : model_.layout.buckets) {
+    const Owned part = model_.owned(bucket);
+    for (uint64_t begin = 0; begin < bucket.elements; begin += piece.size()) {
+      const uint64_t end = std::min(begin + kPieceElements, bucket.elements);
+      const uint64_t ownBegin = std::clamp(part.begin, begin, end);
+      const uint64_t ownEnd = std::clamp(part.begin + part.elements, begin, end);
+      own.resize(ownEnd - ownBegin + 1);  // one more: an empty vector has no address
+      for (uint64_t i = ownBegin; i < ownEnd; ++i) {
+        own[i - ownBegin] = plane.get(part.state + i - part.begin);
+      }
+      piece.resize(end - begin);
+      if (model_.stage() == 0) {
+        std::copy_n(own.begin(), piece.size(), piece.begin());
+      } else {
+        PEAL_TRY(collectives_->allGather(Among::Group, pealZeroStart, own.data(), piece.data(),
+                                         countsOf(bucket, begin, end), pealBfloat16));
+        PEAL_TRY(collectives_->finish());
+      }
+      forEachMove(bucket, next, begin, end, [&](uint64_t from, uint64_t state, uint64_t count) {
+        std::copy_n(piece.data() + (from - begin), count, moved + state);
+      });
+    }
+  }
+  const uint64_t owned = model_.stage() == 0 ? next.elements : next.shardElements;
+  for (uint64_t i = 0; i < owned; ++i) {
+    plane.set(i, moved[i]);
+  }
+  return {};
+}
+
+// Every rank has all weights, where they lay: what it owns from now on goes where it lies from now on.
+void Engine::moveWeights(const Layout& next) {
+  auto* moved = static_cast<uint16_t*>(gradients_.idle());
+  for (const Bucket& bucket : model_.layout.buckets) {
+    const uint16_t* all = weights_.all(bucket);
+    forEachMove(bucket, next, 0, bucket.elements, [&](uint64_t from, uint64_t state, uint64_t count) {
+      std::copy_n(all + from, count, moved + state);
+    });
+  }
+  for (const Bucket& bucket : next.buckets) {
+    const Owned part = model_.owned(bucket);
+    std::copy_n(moved + part.state, part.elements, weights_.ownedPart(bucket));
+  }
+}
+
+// For what this rank owns in `next` of [begin, end) of a bucket: where it is in the bucket, its place in the
+// arenas of owned elements, how many.
+template <class Move>
+void Engine::forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end,
+                         Move move) const {
+  for (const size_t id : bucket.parameters) {
+    const Parameter& now = model_.layout.parameters[id];
+    const Parameter& then = next.parameters[id];
+    const Bucket& target = next.buckets[then.bucket];
+    const Owned part = model_.owned(target);
+    // All as elements of the parameter.
+    const uint64_t offset = now.begin - bucket.begin;
+    const uint64_t targetOffset = then.begin - target.begin;
+    const uint64_t from =
+        std::max(begin - std::min(begin, offset), part.begin - std::min(part.begin, targetOffset));
+    const uint64_t to =
+        std::min({now.elements, end - std::min(end, offset),
+                  part.begin + part.elements - std::min(part.begin + part.elements, targetOffset)});
+    if (from < to) {
+      move(offset + from, part.state + targetOffset + from - part.begin, to - from);
+    }
+  }
+}
+
+}  // namespace peal::zero
