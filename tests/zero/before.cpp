@@ -37,4 +37,10 @@ Before::~Before() {
   (void)zero_->engine->setBefore(nullptr, nullptr);
 }
 
+void finishQueued(pealZero_t zero) {
+  if (Result<void> finished = zero->engine->setBefore(nullptr, nullptr); !finished) {
+    throw std::runtime_error(finished.error().message);
+  }
+}
+
 }  // namespace peal::zero::test

@@ -26,4 +26,7 @@ class Before {
   std::function<void(Kind)> call_;
 };
 
+// Waits until the engine's stream has done all that is queued.
+void finishQueued(pealZero_t zero);
+
 }  // namespace peal::zero::test

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "tests/zero/before.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -59,16 +61,59 @@ Outcome train(int ranks, const pealZeroOptions_t& options, int steps = 4, const 
   return runs[0];
 }
 
-TEST(Stages, SameBitsWhateverTheStageAndTheBucket) {
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    const Outcome expected = train(ranks, optionsOf(0, 1 << 20));
+// The table of docs/ZERO.md's "The same bits". Without overlap nothing is gathered ahead, each buffer is the
+// only one, and the caller waits for the stream after every gradient.
+TEST(Stages, SameBitsWhateverTheStageTheBucketAndTheOverlap) {
+  enum class Overlap { None, Some };
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    const Outcome expected = train(ranks, optionsOf(0, 1 << 20), 3);
     EXPECT_NE(expected.master[0], initialValue(0, 0));
     EXPECT_LT(expected.reports[0].clipFactor, 1.0);
     for (int stage = 0; stage <= 3; ++stage) {
-      for (const size_t bucketBytes : {size_t{2}, size_t{100}, size_t{402}, size_t{1} << 20}) {
-        EXPECT_TRUE(train(ranks, optionsOf(stage, bucketBytes)) == expected)
-            << ranks << " ranks, stage " << stage << ", buckets of " << bucketBytes << " bytes";
+      for (int group = 0; group < ranks; ++group) {
+        if (group > 0 && (stage == 0 || ranks % group != 0)) {
+          continue;
+        }
+        for (const size_t bucketBytes : {size_t{2}, size_t{100}, size_t{402}, size_t{1} << 20}) {
+          for (const Overlap overlap : {Overlap::None, Overlap::Some}) {
+            pealZeroOptions_t options = optionsOf(stage, bucketBytes);
+            options.shardGroup = group;
+            std::function<void(int, Trainer&)> prepare;
+            if (overlap == Overlap::None) {
+              options.prefetchDepth = 0;
+              options.bucketSlots = stage == 3 ? 2 : 1;  // unit 0 is open around the others
+              prepare = [](int, Trainer& trainer) {
+                trainer.handedOver = [&](size_t) { finishQueued(trainer.engine().handle()); };
+              };
+            }
+            EXPECT_TRUE(train(ranks, options, 3, unevenShape(), prepare) == expected)
+                << ranks << " ranks in groups of " << group << ", stage " << stage << ", buckets of "
+                << bucketBytes << " bytes, overlap " << (overlap == Overlap::Some);
+          }
+        }
       }
+    }
+  }
+}
+
+// Ones and small parts of them: a sum that is rounded to bf16 on its way stays 1.
+TEST(Accumulation, IsInFp32) {
+  constexpr int kMicroBatches = 32;
+  const float small = 0x1p-8f;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int each : {0, 1}) {
+      onRanks(2, [&](int rank, pealComm_t comm) {
+        pealZeroOptions_t options = optionsOf(stage, 1 << 20, kMicroBatches);
+        options.reduceEachMicroBatch = each;
+        Trainer trainer(comm, rank, options, {{64, 0}});
+        trainer.tokens = [](int) -> uint64_t { return 1; };
+        trainer.tamper = [&](size_t, int microBatch, uint16_t* gradient) {
+          std::fill_n(gradient, 64, uint16_t{0});
+          gradient[0] = rank == 0 ? roundToBf16(microBatch == 0 ? 1.0f : small) : 0;
+        };
+        const double sum = widen(roundToBf16(1 + (kMicroBatches - 1) * small));
+        EXPECT_DOUBLE_EQ(trainer.step().gradientNorm, sum / 2) << "stage " << stage << ", each " << each;
+      });
     }
   }
 }

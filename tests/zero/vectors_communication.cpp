@@ -109,6 +109,33 @@ void ringSchedule(const json& test) {
   });
 }
 
+// What an engine sends in one step per rank and parameter, of few parameters: volumes are linear in them.
+struct Sent {
+  double reduced = 0, gathered = 0, between = 0;  // between shard groups, in elements; the others in bytes
+};
+Sent sentBy(int ranks, int stage, int group, int microBatches, bool keepsUnits) {
+  const Shape shape{{1300, 0}, {700, 1}};
+  std::vector<pealZeroCounters_t> counters(static_cast<size_t>(ranks));
+  onRanks(ranks, [&](int rank, pealComm_t comm) {
+    pealZeroOptions_t options = defaultOptions();
+    options.stage = stage;
+    options.shardGroup = group;
+    options.microBatches = microBatches;
+    Trainer trainer(comm, rank, options, shape, keepsUnits ? std::vector<int>{0, 1} : std::vector<int>{});
+    trainer.step();
+    counters[static_cast<size_t>(rank)] = trainer.engine().counters();
+  });
+  Sent sent;
+  const double each = 2000.0 * ranks;
+  for (const pealZeroCounters_t& rank : counters) {
+    sent.reduced +=
+        static_cast<double>(rank.bytesSent[pealZeroReduceScatter] + rank.bytesSent[pealZeroAllReduce]) / each;
+    sent.gathered += static_cast<double>(rank.bytesSent[pealZeroAllGather]) / each;
+    sent.between += static_cast<double>(rank.elementsSent[pealZeroReplicas]) / each;
+  }
+  return sent;
+}
+
 void thirteenBillion(const json& test) {
   const json& inputs = test.at("inputs");
   const json& expected = test.at("expected");
@@ -127,6 +154,24 @@ void thirteenBillion(const json& test) {
   expectPrinted(hsdp.groupSeconds, expected.at("hsdp_nvl_s"));
   expectPrinted(hsdp.bytesSent / kGigabyte, expected.at("hsdp_net_GB"));
   expectPrinted(hsdp.networkSeconds, expected.at("hsdp_net_s"));
+
+  // The engine: per micro-batch, with accumulation; and without reshard, where the second gathering is saved.
+  const auto ranks = inputs.at("N").get<int>();
+  const double billions = inputs.at("P").get<double>() / kGigabyte;
+  for (const int m : {1, 2}) {
+    const Sent sharded = sentBy(ranks, 3, 0, m, false);
+    expectPrinted((sharded.reduced + sharded.gathered) / m * billions, expected.at("z3_GB"));
+    const Sent kept = sentBy(ranks, 3, 0, m, true);
+    EXPECT_DOUBLE_EQ(kept.reduced, sharded.reduced);
+    EXPECT_DOUBLE_EQ(kept.gathered, sharded.gathered / 2);
+    const Sent gradients = sentBy(ranks, 2, 0, m, false);
+    expectPrinted(gradients.reduced / m * billions, expected.at("z2_rs_GB"));
+    expectPrinted(gradients.gathered * billions, expected.at("z2_ag_GB"));
+    const Sent grouped = sentBy(ranks, 3, 8, m, false);
+    expectPrinted((grouped.reduced + grouped.gathered) / m * billions, expected.at("hsdp_nvl_GB"));
+    // In elements of two bytes: half of the engine's are sums of four. Once a step, whatever m is.
+    expectPrinted(2 * grouped.between * billions, expected.at("hsdp_net_GB"));
+  }
 }
 
 void hybridOfTwoBillion(const json& test) {
@@ -143,6 +188,11 @@ void hybridOfTwoBillion(const json& test) {
   expectPrinted(hsdp.networkSeconds * 1e3, expected.at("ms"));
   expectPrinted(plans.stages[0].bytesSent / kGigabyte, expected.at("ddp64_GB"));
   expectPrinted(plans.stages[0].networkSeconds * 1e3, expected.at("ddp64_ms"));
+  const int ranks = static_cast<int>(input.ranks);
+  const double billions = inputs.at("P").get<double>() / kGigabyte;
+  expectPrinted(2 * sentBy(ranks, 3, static_cast<int>(group), 2, false).between * billions,
+                expected.at("GB"));
+  expectPrinted(sentBy(ranks, 0, 0, 2, false).reduced * billions, expected.at("ddp64_GB"));
 }
 
 void twoUnits(const json& test) {
