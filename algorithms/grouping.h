@@ -55,7 +55,7 @@ struct Grouping {
 };
 
 // Integers in the table of a grouping of that many ranks.
-constexpr size_t groupingTableSize(size_t ranks) { return 4 * ranks + 1; }
+constexpr PEAL_HD size_t groupingTableSize(size_t ranks) { return 4 * ranks + 1; }
 
 // labels: of each rank, equal for ranks of one node and different for others: any numbers (for instance the
 // lowest rank of its node). table: groupingTableSize(labels.size()) integers that outlive the grouping.

@@ -74,8 +74,7 @@ concept Port = requires(P& port, int peer, Chunk c) {
   port.recvReduceAll(c);
 };
 
-// What algorithms over nodes need besides. The host port and the recorder have it; the device port does not
-// yet, so its kernels run flat algorithms only.
+// What algorithms over nodes need besides. The device port has it for messages of the protocol Simple.
 template <class P>
 concept SumPort = Port<P> && requires(P& port, int peer, Chunk c) {
   port.hold(peer, c);

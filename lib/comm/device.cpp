@@ -125,11 +125,18 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, const pealA
                        .simpleOnly = facts.simpleOnly,
                        .forced = "simple"};
   asked.call.slotBytes = facts.slotBytes;
-  asked.call.forced = configuration()->text(Knob::Algorithm) == "ring" ? "ring" : "two_shot";
+  // The all-reduce whose first half is the reduce-scatter that the tuner would choose: the sums' bits are
+  // its.
+  asked.call.kind = pealStatReduceScatter;
   Result<Choice> choice = chooseOnDevice(asked);
   if (!choice) {
     return choice.error();
   }
+  if (choice->algorithm == Algorithm::OneShot) {
+    choice->algorithm = Algorithm::TwoShot;
+  }
+  choice->ahead =
+      choice->algorithm == Algorithm::Hierarchical ? stagesAhead(choice->algorithm, asked.call.slots) : 0;
   collective->choice = *choice;
   return settleIssue(device_->issue(*collective, state, stream));
 }

@@ -59,12 +59,12 @@ PEAL_HD void runRound(P& port, int kind, Algorithm algorithm, int root, const Ro
 }
 
 // Two-shot all-reduce runs ahead in stages; rounds that follow each other whole stage their results once.
-constexpr bool isStagedTwoShot(int kind, const Choice& choice) {
+PEAL_HD constexpr bool isStagedTwoShot(int kind, const Choice& choice) {
   return choice.algorithm == Algorithm::TwoShot && kind == pealStatAllReduce && choice.ahead > 0;
 }
 
 // Of a round (pipeline.h). Hierarchical algorithms are the direct ones where there is only one node.
-constexpr int stagesOf(int kind, const Choice& choice, const Grouping* nodes) {
+PEAL_HD constexpr int stagesOf(int kind, const Choice& choice, const Grouping* nodes) {
   if (isStagedTwoShot(kind, choice)) {
     return kTwoShotStages;
   }
@@ -78,7 +78,7 @@ constexpr int stagesOf(int kind, const Choice& choice, const Grouping* nodes) {
 }
 
 template <SumPort P>
-void runTree(P& port, int kind, int root, const Round& round, const Grouping& nodes) {
+PEAL_HD void runTree(P& port, int kind, int root, const Round& round, const Grouping& nodes) {
   if (kind == pealStatBroadcast) {
     treeBroadcast(port, round, root, nodes);
   } else if (kind == pealStatReduce) {
@@ -89,7 +89,8 @@ void runTree(P& port, int kind, int root, const Round& round, const Grouping& no
 }
 
 template <SumPort P>
-void runHierarchical(P& port, int kind, int root, const Round& round, const Grouping& nodes, int stage) {
+PEAL_HD void runHierarchical(P& port, int kind, int root, const Round& round, const Grouping& nodes,
+                             int stage) {
   switch (kind) {
     case pealStatAllReduce:
       return hierarchicalAllReduce(port, round, nodes, stage);
@@ -109,8 +110,8 @@ void runHierarchical(P& port, int kind, int root, const Round& round, const Grou
 // Any algorithm, on ports that know sums of chosen terms. nodes: nullptr for one node. Trees run flat there;
 // reduce-scatter and all-gather have none.
 template <SumPort P>
-void runStage(P& port, int kind, const Choice& choice, int root, const Round& round, const Grouping* nodes,
-              int stage) {
+PEAL_HD void runStage(P& port, int kind, const Choice& choice, int root, const Round& round,
+                      const Grouping* nodes, int stage) {
   const Algorithm algorithm = choice.algorithm;
   if (algorithm == Algorithm::Tree && !isScattered(kind)) {
     runTree(port, kind, root, round, nodes != nullptr ? *nodes : Grouping::apart(port.size()));

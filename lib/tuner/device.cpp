@@ -21,15 +21,40 @@ constexpr size_t kChunkMultiple = 128;
 
 // What one rank hands to one peer in the largest step.
 size_t messageBytes(const TunerQuestion& call, Algorithm algorithm) {
-  const bool whole = call.kind == pealStatBroadcast || call.kind == pealStatReduce ||
-                     (call.kind == pealStatAllReduce && algorithm == Algorithm::OneShot);
+  const bool whole =
+      call.kind == pealStatBroadcast || call.kind == pealStatReduce ||
+      (call.kind == pealStatAllReduce && (algorithm == Algorithm::OneShot || algorithm == Algorithm::Tree));
   const auto ranks = static_cast<size_t>(call.size);
   return whole ? call.bytes : (call.bytes + ranks - 1) / ranks;
 }
 
-Result<Protocol> protocolFor(const DeviceQuestion& question, size_t bytes) {
-  if (question.forced == "simple" || (question.simpleOnly && question.forced == "auto")) {
+bool isReduction(int kind) {
+  return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
+}
+
+bool knowsNodes(Algorithm algorithm) {
+  return algorithm == Algorithm::Hierarchical || algorithm == Algorithm::Tree;
+}
+
+// Where a node has several ranks, its link to the others is shared: what is too long for one shot crosses it
+// once, by the hierarchical algorithms. Costs of links are not asked: on GPUs they are not measured.
+bool paysLevels(const TunerQuestion& call) {
+  return call.forced == "auto" && call.nodes != nullptr && call.nodes->nodes > 1 &&
+         call.nodes->nodes < call.size && !(call.deterministic && isReduction(call.kind)) &&
+         call.bytes > kDeviceOneShotMostBytes / static_cast<size_t>(call.size);
+}
+
+Result<Protocol> protocolFor(const DeviceQuestion& question, Algorithm algorithm, size_t bytes) {
+  const bool simpleOnly = question.simpleOnly || knowsNodes(algorithm);
+  if (question.forced == "simple" || (simpleOnly && question.forced == "auto")) {
     return Protocol::Simple;
+  }
+  if (simpleOnly && !question.simpleOnly) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("PEAL_PROTOCOL={} is not legal with PEAL_ALGO={}: sums of chosen terms are made of "
+                    "messages of the protocol simple only. Use simple or auto, or another algorithm.",
+                    question.forced, algorithmName(algorithm))};
   }
   if (question.simpleOnly) {
     return Error{pealInvalidUsage,
@@ -59,13 +84,16 @@ Result<Protocol> protocolFor(const DeviceQuestion& question, size_t bytes) {
 Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   TunerQuestion call = question.call;
   call.oneShotMostBytes = kDeviceOneShotMostBytes;
-  call.flatOnly = true;
+  call.links = nullptr;
+  if (paysLevels(call)) {
+    call.forced = "hierarchical";
+  }
   Result<Choice> choice = choose(call);
   if (!choice) {
     return choice.error();
   }
   const size_t bytes = messageBytes(call, choice->algorithm);
-  Result<Protocol> protocol = protocolFor(question, bytes);
+  Result<Protocol> protocol = protocolFor(question, choice->algorithm, bytes);
   if (!protocol) {
     return protocol.error();
   }

@@ -36,12 +36,8 @@ bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
     case Algorithm::TwoShot:
       return true;
     case Algorithm::Ring:
-      break;
     case Algorithm::Hierarchical:
     case Algorithm::Tree:
-      if (question.flatOnly) {
-        return false;
-      }
       break;
   }
   // These add in an order of their own: not the rank order that was asked for.
@@ -174,7 +170,7 @@ std::string reasonFor(const TunerQuestion& question, const Choice& choice,
 
 Result<Choice> choose(const TunerQuestion& question) {
   if (question.forced == "auto") {
-    if (severalNodes(question) && !question.flatOnly && question.links != nullptr) {
+    if (severalNodes(question) && question.links != nullptr) {
       return candidates(question).front().choice;
     }
     return choiceOf(byThreshold(question), question);
@@ -189,11 +185,11 @@ Result<Choice> choose(const TunerQuestion& question) {
     }
     legal += fmt::format("{}{}", legal.empty() ? "" : ", ", algorithmName(algorithm));
   }
-  return Error{pealInvalidUsage,
-               fmt::format("PEAL_ALGO={} is not legal for this operation{}{}; legal are: {}. Unset PEAL_ALGO "
-                           "to let the tuner choose.",
-                           question.forced, question.flatOnly ? " on a GPU" : "",
-                           question.deterministic ? " with the deterministic option" : "", legal)};
+  return Error{
+      pealInvalidUsage,
+      fmt::format("PEAL_ALGO={} is not legal for this operation{}; legal are: {}. Unset PEAL_ALGO to "
+                  "let the tuner choose.",
+                  question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
 }
 
 }  // namespace peal

@@ -30,7 +30,6 @@ struct TunerQuestion {
   const Grouping* nodes = nullptr;   // nullptr: one node
   int slots = 2;                     // of a link
   const LinkTable* links = nullptr;  // where there are several nodes
-  bool flatOnly = false;             // GPU kernels run flat algorithms only
 };
 
 // An illegal forced algorithm is an error that lists the legal ones.

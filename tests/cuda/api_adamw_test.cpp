@@ -170,7 +170,7 @@ TEST(ApiAdamw, FusedGivesTheHostsBits) {
 
 TEST(ApiAdamw, FusedGivesTheHostsBitsOverNodes) {
   PEAL_NEEDS_UCX();
-  for (const char* algorithm : {"two_shot", "ring"}) {
+  for (const char* algorithm : {"two_shot", "ring", "hierarchical"}) {
     runOnNodes({.nodes = {0, 0, 1}, .environment = with(nodeGpu(), {{"PEAL_ALGO", algorithm}})},
                [](NodeRank& self) { expectFusedHostsBits(self.gpu, self.host, self.rank, self.device); });
   }

@@ -57,6 +57,41 @@ TEST(Choices, KeepRankOrderWhereItWasAskedFor) {
   EXPECT_NE(choice.error().message.find("deterministic"), std::string::npos) << choice.error().message;
 }
 
+TEST(Choices, KnowNodes) {
+  std::vector<int> table(groupingTableSize(8));
+  const Grouping nodes = groupRanks(std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}, table);
+  DeviceQuestion question = questionOf(size_t{1} << 24);
+  question.call.nodes = &nodes;
+  question.call.slots = 4;
+  question.simpleOnly = true;
+  Result<Choice> choice = chooseOnDevice(question);
+  EXPECT_EQ(choice->algorithm, Algorithm::Hierarchical);
+  EXPECT_EQ(choice->protocol, Protocol::Simple);
+  EXPECT_EQ(choice->ahead, 1);
+  question.call.bytes = 64;
+  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::OneShot);
+  question.call.bytes = size_t{1} << 24;
+  question.call.deterministic = true;
+  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::TwoShot);
+  question.call.kind = pealStatAllGather;  // adds nothing
+  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::Hierarchical);
+  const Grouping apart = Grouping::apart(8);
+  question.call.nodes = &apart;
+  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::OneShot);
+}
+
+TEST(Choices, TreesAreMadeOfSimpleMessages) {
+  DeviceQuestion question = questionOf(100);
+  question.call.forced = "tree";
+  Result<Choice> choice = chooseOnDevice(question);
+  EXPECT_EQ(choice->algorithm, Algorithm::Tree);
+  EXPECT_EQ(choice->protocol, Protocol::Simple);
+  question.forced = "ll";
+  choice = chooseOnDevice(question);
+  ASSERT_FALSE(choice);
+  EXPECT_NE(choice.error().message.find("PEAL_ALGO=tree"), std::string::npos) << choice.error().message;
+}
+
 TEST(Shapes, StayInTheMemoryThatTheyMayUse) {
   for (const int ranks : {2, 3, 8, 72}) {
     for (const int channels : {1, 4, 32}) {

@@ -24,6 +24,8 @@ struct FusedCase {
   int slots = 2, channels = 1;
   bool inPlace = false, references = false, stochastic = false;
   bool skip = false;
+  std::vector<int> nodes{};  // of each rank; empty: one
+  int ahead = 0;
 };
 
 // One rank's state, on the host: what the kernel must leave.
@@ -35,7 +37,11 @@ class Fused {
  public:
   explicit Fused(const FusedCase& test)
       : test_(test),
-        ranks_({.ranks = size(), .channels = test.channels, .slots = test.slots, .slotBytes = 5120}) {
+        ranks_({.ranks = size(),
+                .channels = test.channels,
+                .slots = test.slots,
+                .slotBytes = 5120,
+                .nodes = test.nodes}) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 1);
     for (int rank = 0; rank < size(); ++rank) {
@@ -137,6 +143,7 @@ class Fused {
     call.digest.type = pealBfloat16;
     call.kind = pealStatAllReduce;
     call.algorithm = test_.algorithm;
+    call.ahead = test_.ahead;
     call.op = pealSum;
     call.in = test_.inPlace ? device.weights.device() : device.gradients.device();
     call.out = device.weights.device();
@@ -193,7 +200,18 @@ class Fused {
       return partial;
     }
     std::vector<std::vector<uint16_t>> all;
-    for (int rank = 0; rank < size(); ++rank) {
+    const Grouping nodes = ranks_.grouping();
+    for (int node = 0; test_.algorithm == Algorithm::Hierarchical && node < nodes.nodes; ++node) {
+      std::vector<std::vector<uint16_t>> terms;
+      for (int local = 0; local < nodes.nodeSize(node); ++local) {
+        terms.push_back(block(nodes.rank(node, local)));
+      }
+      if (node != nodes.node(owner)) {
+        terms = {sum(terms)};
+      }
+      all.insert(all.end(), terms.begin(), terms.end());
+    }
+    for (int rank = 0; test_.algorithm != Algorithm::Hierarchical && rank < size(); ++rank) {
       all.push_back(block(rank));
     }
     return sum(all);
@@ -254,6 +272,24 @@ TEST(FusedStep, EqualsTheSeparateSteps) {
                          .stochastic = channels == 3});
           }
         }
+      }
+    }
+  }
+}
+
+TEST(FusedStep, EqualsTheSeparateStepsOverNodes) {
+  for (const bool inPlace : {false, true}) {
+    for (const int ahead : {0, 1}) {
+      const FusedCase test{.counts = {3000, 0, 1, 7000},
+                           .algorithm = Algorithm::Hierarchical,
+                           .slots = 1 + 2 * ahead,
+                           .channels = 1 + ahead,
+                           .inPlace = inPlace,
+                           .references = ahead == 1};
+      for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 0}}) {
+        FusedCase placed = test;
+        placed.nodes = nodes;
+        runTwoSteps(placed);
       }
     }
   }

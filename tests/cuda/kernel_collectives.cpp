@@ -35,6 +35,10 @@ Chunk outputOf(const CollectiveCase& test, const Blocks& blocks, int rank) {
   return {0, none ? 0 : blocks.total};
 }
 
+bool knowsNodes(const CollectiveCase& test) {
+  return test.algorithm == Algorithm::Hierarchical || test.algorithm == Algorithm::Tree;
+}
+
 bool isFloat(pealDataType_t type) { return type >= pealFloat16 && type != pealFloat64; }
 
 // Values that round: sums of them differ with the order.
@@ -89,13 +93,123 @@ void sum(const CollectiveCase& test, int ranks, Chunk chunk, const std::vector<c
           .finish = finish});
 }
 
+// ---- sums of algorithms that know nodes: hierarchical.h and tree.h say their order ----
+class LevelSums {
+ public:
+  LevelSums(const CollectiveCase& test, const Grouping& nodes, const std::vector<Bytes>& inputs)
+      : test_(test), nodes_(nodes), inputs_(inputs) {}
+
+  // Of the block that `owner` sums up.
+  Bytes scattered(int owner) const {
+    std::vector<Bytes> terms;
+    for (int node = 0; node < nodes_.nodes; ++node) {
+      if (node == nodes_.node(owner)) {
+        append(terms, inputsOf(node));
+      } else {
+        terms.push_back(sumOf(inputsOf(node), Finish::No));
+      }
+    }
+    return sumOf(terms, Finish::Yes);
+  }
+  // At the root of a chain of nodes.
+  Bytes chained() const {
+    std::vector<Bytes> came;
+    for (int place = nodes_.nodes - 1; place >= 0; --place) {
+      std::vector<Bytes> terms = inputsOf(nodeAt(place));
+      append(terms, came);
+      came = {sumOf(terms, place == 0 ? Finish::Yes : Finish::No)};
+    }
+    return came[0];
+  }
+  Bytes ofTree(int place) const {
+    std::vector<Bytes> terms = inputsOf(nodeAt(place));
+    for (int bit = 1; bit < nodes_.nodes && (place & (2 * bit - 1)) == 0; bit *= 2) {
+      if (place + bit < nodes_.nodes) {
+        terms.push_back(ofTree(place + bit));
+      }
+    }
+    return sumOf(terms, place == 0 ? Finish::Yes : Finish::No);
+  }
+  Bytes doubled() const {
+    int power = 1;
+    for (; power * 2 <= nodes_.nodes; power *= 2) {
+    }
+    std::vector<Bytes> values;
+    for (int node = 0; node < power; ++node) {
+      std::vector<Bytes> terms = inputsOf(node);
+      if (node + power < nodes_.nodes) {
+        terms.push_back(sumOf(inputsOf(node + power), Finish::No));
+      }
+      values.push_back(sumOf(terms, power == 1 ? Finish::Yes : Finish::No));
+    }
+    for (int count = power; count > 1; count /= 2) {
+      for (int pair = 0; pair < count / 2; ++pair) {
+        const auto low = static_cast<size_t>(2 * pair);
+        values[static_cast<size_t>(pair)] =
+            sumOf({values[low], values[low + 1]}, count == 2 ? Finish::Yes : Finish::No);
+      }
+    }
+    return values[0];
+  }
+
+ private:
+  static void append(std::vector<Bytes>& terms, const std::vector<Bytes>& more) {
+    terms.insert(terms.end(), more.begin(), more.end());
+  }
+  int nodeAt(int place) const { return (nodes_.node(test_.root) + place) % nodes_.nodes; }
+  std::vector<Bytes> inputsOf(int node) const {
+    std::vector<Bytes> terms;
+    for (int local = 0; local < nodes_.nodeSize(node); ++local) {
+      terms.push_back(inputs_[static_cast<size_t>(nodes_.rank(node, local))]);
+    }
+    return terms;
+  }
+  Bytes sumOf(const std::vector<Bytes>& terms, Finish finish) const {
+    Bytes result(terms[0].size());
+    std::vector<const Bytes*> sources;
+    for (const Bytes& term : terms) {
+      sources.push_back(&term);
+    }
+    sum(test_, nodes_.ranks, {0, result.size() / elementBytes(test_.type)}, sources, result, finish);
+    return result;
+  }
+
+  const CollectiveCase& test_;
+  const Grouping& nodes_;
+  const std::vector<Bytes>& inputs_;
+};
+
+Bytes reducedByLevels(const CollectiveCase& test, const Blocks& blocks, const Grouping& nodes,
+                      const std::vector<Bytes>& inputs) {
+  const LevelSums sums(test, nodes, inputs);
+  if (test.kind == pealStatReduce) {
+    return test.algorithm == Algorithm::Tree ? sums.ofTree(0) : sums.chained();
+  }
+  if (test.algorithm == Algorithm::Tree) {
+    return sums.doubled();
+  }
+  Bytes result(inputs[0].size());
+  const size_t width = elementBytes(test.type);
+  for (int part = 0; part < blocks.parts; ++part) {
+    const Chunk block = blocks.block(part);
+    const Bytes whole = sums.scattered(part);
+    std::copy_n(whole.begin() + static_cast<ptrdiff_t>(block.offset * width), block.count * width,
+                result.begin() + static_cast<ptrdiff_t>(block.offset * width));
+  }
+  return result;
+}
+
 // The whole reduced array, each element summed in the order of the algorithm. inputs: multiplied already.
-Bytes reduced(const CollectiveCase& test, const Blocks& blocks, const std::vector<Bytes>& inputs) {
+Bytes reduced(const CollectiveCase& test, const Blocks& blocks, const Grouping& nodes,
+              const std::vector<Bytes>& inputs) {
   const int n = static_cast<int>(inputs.size());
   Bytes result(inputs[0].size());
   std::vector<const Bytes*> all;
   for (const Bytes& input : inputs) {
     all.push_back(&input);
+  }
+  if (knowsNodes(test) && n > 1) {
+    return reducedByLevels(test, blocks, nodes, inputs);
   }
   if (test.algorithm != Algorithm::Ring || n == 1) {
     sum(test, n, {0, blocks.total}, all, result, Finish::Yes);
@@ -118,7 +232,8 @@ Bytes reduced(const CollectiveCase& test, const Blocks& blocks, const std::vecto
 }
 
 // What the whole array is at the end, given every rank's part of it.
-Bytes expectedArray(const CollectiveCase& test, const Blocks& blocks, std::vector<Bytes> inputs) {
+Bytes expectedArray(const CollectiveCase& test, const Blocks& blocks, const Grouping& nodes,
+                    std::vector<Bytes> inputs) {
   const size_t width = elementBytes(test.type);
   if (test.kind == pealStatBroadcast) {
     return inputs[static_cast<size_t>(test.root)];
@@ -144,7 +259,7 @@ Bytes expectedArray(const CollectiveCase& test, const Blocks& blocks, std::vecto
               .count = inputs[rank].size() / width});
     }
   }
-  return reduced(test, blocks, inputs);
+  return reduced(test, blocks, nodes, inputs);
 }
 
 }  // namespace
@@ -190,6 +305,7 @@ CollectiveArgs argsFor(const KernelRanks& ranks, const CollectiveCase& test, con
   args.digest.protocol = static_cast<uint32_t>(test.protocol);
   args.kind = test.kind;
   args.algorithm = test.algorithm;
+  args.ahead = test.ahead;
   args.root = test.root;
   args.op = test.op;
   args.preMultiply = test.preMultiply ? 1 : 0;
@@ -215,20 +331,21 @@ CollectiveArgs argsFor(const KernelRanks& ranks, const CollectiveCase& test, con
 }
 
 std::function<void()> kernelFor(const CollectiveCase& test, const CollectiveArgs& args) {
-  const CollectiveKernel kernel = collectiveKernelFor(test.type, test.kind, test.protocol);
+  const CollectiveKernel kernel =
+      knowsNodes(test) ? levelsKernel() : collectiveKernelFor(test.type, test.kind, test.protocol);
   return [kernel, args] { kernel(args); };
 }
 
 std::string describe(const CollectiveCase& test) {
   static const char* const kKinds[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                        "reduce",     "send",           "recv",       "barrier"};
-  static const char* const kAlgorithms[] = {"ring", "one-shot", "two-shot"};
-  return fmt::format("{} {} {} {} {}{} count {} root {}{}{}{} misalignment {} chunk {}", kKinds[test.kind],
-                     kAlgorithms[static_cast<int>(test.algorithm)], protocolName(test.protocol),
-                     typeName(test.type), opName(test.op), test.preMultiply ? " premultiplied" : "",
-                     test.count, test.root, test.starts.empty() ? "" : " v-form",
-                     test.inPlace ? " in place" : "", test.references ? " references" : "", test.misalignment,
-                     test.chunkCount);
+  static const char* const kAlgorithms[] = {"ring", "one-shot", "two-shot", "hierarchical", "tree"};
+  return fmt::format("{} {} {} {} {}{} count {} root {}{}{}{} misalignment {} chunk {} ahead {}",
+                     kKinds[test.kind], kAlgorithms[static_cast<int>(test.algorithm)],
+                     protocolName(test.protocol), typeName(test.type), opName(test.op),
+                     test.preMultiply ? " premultiplied" : "", test.count, test.root,
+                     test.starts.empty() ? "" : " v-form", test.inPlace ? " in place" : "",
+                     test.references ? " references" : "", test.misalignment, test.chunkCount, test.ahead);
 }
 
 std::string runCase(KernelRanks& ranks, const CollectiveCase& test) {
@@ -253,7 +370,8 @@ std::string runCase(KernelRanks& ranks, const CollectiveCase& test) {
   if (std::string text = ranks.complaint(result); !text.empty()) {
     return text;
   }
-  const Bytes expected = test.kind == pealStatBarrier ? Bytes{} : expectedArray(test, blocks, inputs);
+  const Bytes expected =
+      test.kind == pealStatBarrier ? Bytes{} : expectedArray(test, blocks, ranks.grouping(), inputs);
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Chunk out = outputOf(test, blocks, rank);
     const Array& array = buffers.out[static_cast<size_t>(rank)];

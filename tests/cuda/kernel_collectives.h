@@ -26,6 +26,7 @@ struct CollectiveCase {
   bool references = false;  // peers may read the buffers
   size_t misalignment = 0;  // of all buffers, in bytes
   size_t chunkCount = 0;    // 0: as much as a message holds
+  int ahead = 0;            // rounds that earlier stages run ahead
   uint64_t seed = 1;        // of the data
 };
 

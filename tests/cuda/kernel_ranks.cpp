@@ -17,6 +17,9 @@ constexpr uint8_t kFrontByte = 0xa5;
 KernelRanks::KernelRanks(const RanksOptions& options) : options_(options) {
   shape_.box = {options.channels, options.slots, options.slotBytes, options.lowSlotBytes};
   shape_.ranks = options.ranks;
+  options_.nodes.resize(static_cast<size_t>(options.ranks));
+  table_.resize(groupingTableSize(options_.nodes.size()));
+  grouping_ = groupRanks(options_.nodes, table_);
   for (int rank = 0; rank < options.ranks; ++rank) {
     windows_.emplace_back(shape_.bytes(), rank);
     windows_.back().fill(0);
@@ -25,6 +28,8 @@ KernelRanks::KernelRanks(const RanksOptions& options) : options_(options) {
     channels_.back().fill(0);
     boards_.emplace_back(sizeof(HostBoard), 0, cudasim::MemoryKind::PinnedHost);
     boards_.back().fill(0);
+    tables_.emplace_back(table_.size() * sizeof(int), rank);
+    std::memcpy(tables_.back().host(), table_.data(), table_.size() * sizeof(int));
   }
   const uint64_t before = options.messagesBefore;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -51,6 +56,8 @@ CommView KernelRanks::view(int rank) const {
   CommView view{};
   view.rank = rank;
   view.ranks = options_.ranks;
+  view.nodes = grouping_.nodes;
+  view.nodeTable = at(tables_, rank).device<int>();
   view.shape = shape_.box;
   view.channels = at(channels_, rank).device<ChannelState>();
   view.stopped = at(windows_, rank).device<uint64_t>();

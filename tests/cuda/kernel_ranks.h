@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/grouping.h"
 #include "lib/executor/cuda/kernels.h"
 #include "lib/executor/cuda/view.h"
 #include "tests/cudasim/core/buffer.h"
@@ -21,6 +22,7 @@ struct RanksOptions {
   uint32_t threads = 64;
   uint64_t timeoutMs = 10000;
   uint64_t messagesBefore = 0;  // as if so many had passed on every link
+  std::vector<int> nodes{};     // of each rank the number of its node; empty: all are on one
 };
 
 // The ranks of one communicator. Counters persist from run to run, as between launches.
@@ -31,6 +33,8 @@ class KernelRanks {
   const RanksOptions& options() const { return options_; }
   int size() const { return options_.ranks; }
   const BoxShape& shape() const { return shape_.box; }
+  // As algorithms that know nodes see it: on one node every rank is one of its own.
+  Grouping grouping() const { return grouping_.nodes > 1 ? grouping_ : Grouping::apart(size()); }
   CommView view(int rank) const;
   HostBoard& board(int rank) { return *boards_[static_cast<size_t>(rank)].host<HostBoard>(); }
   const FaultRecord& fault(int rank) { return board(rank).fault; }
@@ -44,7 +48,9 @@ class KernelRanks {
  private:
   RanksOptions options_;
   WindowShape shape_;
-  std::vector<cudasim::DeviceBuffer> windows_, channels_, boards_;
+  std::vector<int> table_;  // of grouping_
+  Grouping grouping_;
+  std::vector<cudasim::DeviceBuffer> windows_, channels_, boards_, tables_;
 };
 
 // An array of a rank. It ends where the allocation ends, so that a kernel that goes beyond is caught; in

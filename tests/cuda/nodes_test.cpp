@@ -68,17 +68,49 @@ TEST_P(Forced, GivesTheHostsBits) {
   const auto& [nodes, algorithm] = GetParam();
   runOnNodes({.nodes = nodes, .environment = with(nodeGpu(), {{"PEAL_ALGO", algorithm}})}, expectHostsBits);
 }
+std::string nameOf(const ::testing::TestParamInfo<std::tuple<Nodes, const char*>>& row) {
+  std::string name = std::get<1>(row.param);
+  for (const int node : std::get<0>(row.param)) {
+    name += std::to_string(node);
+  }
+  return name;
+}
 INSTANTIATE_TEST_SUITE_P(GpuNodes, Forced,
                          ::testing::Combine(::testing::Values(Nodes{0, 1}, Nodes{0, 1, 0, 1},
                                                               Nodes{0, 0, 0, 1}),
                                             ::testing::Values("ring", "one_shot", "two_shot")),
-                         [](const auto& row) {
-                           std::string name = std::get<1>(row.param);
-                           for (const int node : std::get<0>(row.param)) {
-                             name += std::to_string(node);
-                           }
-                           return name;
-                         });
+                         nameOf);
+INSTANTIATE_TEST_SUITE_P(GpuNodesLevels, Forced,
+                         ::testing::Combine(::testing::Values(Nodes{0, 0, 1, 1}, Nodes{0, 0, 1}),
+                                            ::testing::Values("hierarchical", "tree")),
+                         nameOf);
+
+// Stages that run ahead, and the tuner's own choice: hierarchical for what is too long for one shot.
+TEST(GpuNodes, TheTunersChoiceGivesTheHostsBits) {
+  PEAL_NEEDS_UCX();
+  const Environment many = with(nodeGpu(), {{"PEAL_SLOTS", "4"}});
+  runOnNodes({.nodes = {0, 1, 0}, .environment = with(many, {{"PEAL_ALGO", "hierarchical"}})},
+             [](NodeRank& self) {
+               const GpuStream stream(self.device);
+               const Call call{.kind = pealStatAllReduce, .type = pealBfloat16, .count = 90001};
+               EXPECT_EQ(onGpu(call, self.gpu, self.device, self.rank, self.size, 5, stream),
+                         onHost(call, self.host, self.rank, self.size, 5));
+               pealCommStats_t gpu{}, host{};
+               PEAL_EXPECT_OK(pealCommGetStats(self.gpu, &gpu));
+               PEAL_EXPECT_OK(pealCommGetStats(self.host, &host));
+               EXPECT_EQ(gpu.bytesSent[pealStatAllReduce], host.bytesSent[pealStatAllReduce]);
+             });
+  runOnNodes({.nodes = {0, 0, 1}, .environment = many, .withHost = false}, [](NodeRank& self) {
+    const GpuStream stream(self.device);
+    const Call call{.kind = pealStatAllReduce, .type = pealFloat32, .count = 60000};
+    onGpu(call, self.gpu, self.device, self.rank, self.size, 6, stream);
+    pealCommStats_t stats{};
+    PEAL_EXPECT_OK(pealCommGetStats(self.gpu, &stats));
+    // hierarchical.h; of two-shot every rank sends 4 blocks.
+    constexpr size_t kBlock = 20000 * sizeof(float);
+    EXPECT_EQ(stats.bytesSent[pealStatAllReduce], static_cast<size_t>(5 - self.rank) * kBlock);
+  });
+}
 
 // The path inside nodes is one for all: a node whose GPUs cannot reach each other takes the others along.
 TEST(GpuNodes, WindowsInHostMemoryWhereOneNodeNeedsThem) {
@@ -160,8 +192,8 @@ TEST(GpuNodes, WhatNetworksDoNotCarryIsRefused) {
                });
   };
   refused({{"PEAL_PROTOCOL", "ll"}}, {"PEAL_PROTOCOL=ll", "other nodes", "simple"});
-  refused({{"PEAL_ALGO", "hierarchical"}},
-          {"PEAL_ALGO=hierarchical", "on a GPU", "one_shot, two_shot, ring"});
+  refused({{"PEAL_ALGO", "hierarchical"}, {"PEAL_DETERMINISTIC", "1"}},
+          {"PEAL_ALGO=hierarchical", "deterministic", "one_shot, two_shot"});
 }
 
 // ---- graphs and leaving ----

@@ -12,7 +12,7 @@ from pathlib import Path
 
 KERNELS_H = Path(__file__).resolve().parents[2] / "lib/executor/cuda/kernels.h"
 # The largest block of a kernel, by a part of its name, as a constant of KERNELS_H; the first that fits.
-BLOCKS = (("reduceAdamwGather", "kMostFusedThreads"), ("", "kMostThreads"))
+BLOCKS = (("reduceAdamwGather", "kMostFusedThreads"), ("levels", "kMostLevelsThreads"), ("", "kMostThreads"))
 REGISTERS = 65536  # of a multiprocessor, all architectures since sm_30
 SHARED_BYTES = 48 * 1024  # of a block, without asking for more
 

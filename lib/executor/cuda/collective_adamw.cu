@@ -28,7 +28,7 @@ PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(kMostFusedThreads)
     return;
   }
   const AdamwEpilogue epilogue{args.state, view, args.collective.starts[args.collective.comm.rank]};
-  if (runCollective<Bfloat16, Protocol::Simple>(args.collective, epilogue)) {
+  if (runCollective<Bfloat16, Protocol::Simple, AdamwEpilogue, Play::Both>(args.collective, epilogue)) {
     finishAdamwStep(args.state, view);
   }
 }

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "algorithms/grouping.h"
 #include "algorithms/port.h"
 #include "lib/executor/cuda/device.h"
 #include "lib/executor/cuda/lines.cuh"
@@ -42,6 +43,10 @@ struct PortState {
   };
   Reference references[kMostRanks][kMostSlots];
   size_t starts[kMostRanks + 1];  // of the array's blocks
+  // Simple: whether p's next message is a term of the sum to come. Only the thread of p's messages touches
+  // it.
+  uint8_t held[kMostRanks];
+  int nodeTable[groupingTableSize(kMostRanks)];  // of the grouping, where there are several nodes
 };
 
 // What happens to a finished chunk of `out` before it travels on, at the pivot of an all-reduce: nothing.
@@ -61,6 +66,7 @@ inline constexpr bool kReduces<CopiedElement> = false;
 
 // What a verb does, as data, so that there is one copy of the code that does it.
 constexpr int kNone = -1, kAll = -2;  // in place of a peer
+constexpr int kTerms = -3;            // in place of a sender: those whose messages are held
 enum class Own : uint8_t { None, In, Out };
 enum class Keep : uint8_t { No, Yes };
 enum class Finish : uint8_t { No, Yes };
@@ -101,6 +107,8 @@ class DevicePort {
   // First call: counters come from device memory, and the starts of `blocks` go to shared memory, so that no
   // chunk costs a division.
   PEAL_DEVICE_CALL void begin(const Blocks& blocks);
+  // Where ranks lie, after begin(). Simple only: the others run flat algorithms.
+  PEAL_DEVICE Grouping nodes() const;
   // Waits until no peer reads this rank's buffers any more, and puts the counters back.
   PEAL_DEVICE_CALL void end();
   // The same for all threads.
@@ -135,6 +143,18 @@ class DevicePort {
     step({.from = kAll, .own = Own::In, .keep = Keep::Yes, .finish = Finish::Yes}, c);
   }
 
+  // Terms are no steps: single threads wait for them and note where they lie, and nobody waits for those
+  // threads before the sum, whose barrier is the first.
+  PEAL_DEVICE_CALL void hold(int from, Chunk c);
+  PEAL_DEVICE void holdIn(Chunk c) {
+    rawTerm_ = terms_;
+    holdOwn(args_.in + (c.offset - args_.inStart) * elementBytes());
+  }
+  PEAL_DEVICE void holdOut(Chunk c) { holdOwn(args_.out + (c.offset - args_.outStart) * elementBytes()); }
+  PEAL_DEVICE void sumSend(int to, Chunk c) { sum({.from = kTerms, .to = to}, c); }
+  PEAL_DEVICE void sumKeep(Chunk c) { sum({.from = kTerms, .keep = Keep::Yes}, c); }
+  PEAL_DEVICE void sumCopy(Chunk c) { sum({.from = kTerms, .keep = Keep::Yes, .finish = Finish::Yes}, c); }
+
  private:
   // A step with everything worked out that does not depend on other ranks: the same for all threads.
   struct Plan {
@@ -157,7 +177,7 @@ class DevicePort {
       return;
     }
     const Plan plan = planOf(s, c);
-    failed_ = syncBlockOr(!prepare(s, plan));
+    failed_ = syncBlockOr(!termsCame_ || !prepare(s, plan));
     if (failed_) {
       return;
     }
@@ -176,10 +196,21 @@ class DevicePort {
     }
     handOver(s, plan);
   }
+  PEAL_DEVICE void sum(Step s, Chunk c) {
+    step(s, c);
+    terms_ = 0;
+    rawTerm_ = -1;
+  }
+  PEAL_DEVICE void holdOwn(const std::byte* data) {
+    if (threadIndex() == 0) {
+      state_.sources[terms_] = data;
+    }
+    ++terms_;
+  }
   PEAL_DEVICE Plan planOf(const Step& s, Chunk c) const;
   PEAL_DEVICE const uint64_t* readableAt(const Step& s, size_t sizeBytes) const;
   PEAL_DEVICE_CALL bool prepare(const Step& s, const Plan& plan);
-  PEAL_DEVICE bool awaitArrival(int peer, const Plan& plan, const void*& source);
+  PEAL_DEVICE bool awaitArrival(int peer, size_t sizeBytes, const void*& source);
   PEAL_DEVICE bool awaitCredit(int peer, const Plan& plan, void*& destination);
   PEAL_DEVICE bool awaitReaders(int peer, const std::byte* begin, size_t sizeBytes);
   PEAL_DEVICE_CALL void moveBulk(const Plan& plan, Chunk c);
@@ -223,7 +254,7 @@ class DevicePort {
   }
   template <class Work>
   PEAL_DEVICE void forOwned(int peers, uint32_t shift, const Work& work) const {
-    if (peers == kNone) {
+    if (peers == kNone || peers == kTerms) {
       return;
     }
     const uint32_t threads = blockThreads();
@@ -251,6 +282,10 @@ class DevicePort {
   size_t typeBytes_ = 0;
   bool failed_ = false;
   bool referencesOpen_ = false;
+  // The terms of the next sum, in state_.sources: how many; which is own input; whether those that this
+  // thread waited for came.
+  int terms_ = 0, rawTerm_ = -1;
+  bool termsCame_ = true;
 };
 
 // Bytes of an element of this type.

@@ -33,8 +33,16 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Bloc
   for (uint32_t i = threadIndex(); i <= static_cast<uint32_t>(blocks.parts); i += blockThreads()) {
     state_.starts[i] = blocks.start(static_cast<int>(i));
   }
+  if constexpr (kProtocol == Protocol::Simple) {
+    PEAL_KEEP_LOOP
+    for (uint32_t i = threadIndex(); comm.nodes > 1 && i < groupingTableSize(static_cast<size_t>(size()));
+         i += blockThreads()) {
+      state_.nodeTable[i] = loadGlobal(comm.nodeTable + i);
+    }
+  }
   forMessagesOf(kAll, [&](int peer) {
     state_.received[peer] = loadGlobal(&channel.links[peer].received[static_cast<int>(kProtocol)]);
+    state_.held[peer] = 0;
   });
   forSlotsOf(kAll, [&](int peer) {
     state_.sent[peer] = loadGlobal(&channel.links[peer].sent[static_cast<int>(kProtocol)]);
@@ -114,7 +122,7 @@ DevicePort<Element, kProtocol, Epilogue>::planOf(const Step& s, Chunk c) const {
     plan.kept = there ? nullptr : args_.out + outOffset;
   }
   plan.place = placeFor(s.own != Own::None ? plan.own : args_.out + outOffset);
-  const int received = s.from == kNone ? 0 : s.from == kAll ? size() - 1 : 1;
+  const int received = s.from == kNone ? 0 : s.from == kAll ? size() - 1 : s.from == kTerms ? terms_ : 1;
   plan.ownSource = s.own == Own::None ? -1 : s.from == kAll ? rank() : received;
   plan.sources = received + (s.own == Own::None ? 0 : 1);
   plan.readableAt = readableAt(s, plan.bytes);
@@ -125,7 +133,7 @@ DevicePort<Element, kProtocol, Epilogue>::planOf(const Step& s, Chunk c) const {
   } else {
     plan.staged = s.to == kNone ? 0 : s.to == kAll ? size() - 1 : 1;
   }
-  plan.rawSource = multiplies ? plan.ownSource : -1;
+  plan.rawSource = multiplies ? plan.ownSource : args_.preMultiply != 0 ? rawTerm_ : -1;
   plan.divideBy = divides ? size() : 0;
   return plan;
 }
@@ -136,7 +144,7 @@ template <class Element, Protocol kProtocol, class Epilogue>
 PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol, Epilogue>::prepare(const Step& s, const Plan& plan) {
   bool ready = true;
   forMessagesOf(s.from, [&](int peer) {
-    ready = ready && awaitArrival(peer, plan, state_.sources[s.from == kAll ? peer : 0]);
+    ready = ready && awaitArrival(peer, plan.bytes, state_.sources[s.from == kAll ? peer : 0]);
   });
   forSlotsOf(s.to, [&](int peer) {
     ready = ready && awaitCredit(peer, plan, state_.destinations[s.to == kAll ? otherIndex(peer) : 0]);
@@ -156,11 +164,11 @@ PEAL_DEVICE_CALL bool DevicePort<Element, kProtocol, Epilogue>::prepare(const St
 }
 
 template <class Element, Protocol kProtocol, class Epilogue>
-PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitArrival(int peer, const Plan& plan,
+PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitArrival(int peer, size_t sizeBytes,
                                                                         const void*& source) {
   const ChannelBoxes link = boxes(peer);
   const uint64_t number = state_.received[peer] + 1;
-  const Header expects = expected(plan.bytes);
+  const Header expects = expected(sizeBytes);
   if constexpr (kProtocol == Protocol::Simple) {
     if (!waitInCollective(args_.comm, peer, expects, [&] { return hasArrived(link, number); })) {
       return false;
@@ -225,11 +233,41 @@ PEAL_DEVICE bool DevicePort<Element, kProtocol, Epilogue>::awaitReaders(int peer
   return true;
 }
 
+// ---- terms of a sum ----
+
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE Grouping DevicePort<Element, kProtocol, Epilogue>::nodes() const {
+  const int ranks = size();
+  const int* const table = state_.nodeTable;
+  return {ranks, args_.comm.nodes, table, table + ranks, table + 2 * ranks, table + 3 * ranks};
+}
+
+// The message stays where it is until the sum has read it, and is counted then.
+template <class Element, Protocol kProtocol, class Epilogue>
+PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::hold(int from, Chunk c) {
+  static_assert(kProtocol == Protocol::Simple);
+  if (failed_) {
+    return;
+  }
+  forMessagesOf(from, [&](int peer) {
+    termsCame_ = termsCame_ && awaitArrival(peer, c.count * elementBytes(), state_.sources[terms_]);
+    state_.held[peer] = 1;
+  });
+  ++terms_;
+}
+
 // ---- handing over ----
 
 template <class Element, Protocol kProtocol, class Epilogue>
 PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::handOver(const Step& s, const Plan& plan) {
-  forMessagesOf(s.from, [&](int peer) {
+  const bool terms = s.from == kTerms;
+  forMessagesOf(terms ? kAll : s.from, [&](int peer) {
+    if (terms) {
+      if (state_.held[peer] == 0) {
+        return;
+      }
+      state_.held[peer] = 0;
+    }
     const uint64_t number = ++state_.received[peer];
     storeRelease(boxes(peer).releases(kProtocol), number);  // pairs with ChannelBoxes::hasCredit
   });

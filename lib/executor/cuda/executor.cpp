@@ -26,6 +26,8 @@ CommView viewOf(const DeviceOptions& options, const Resources& resources) {
   CommView view{};
   view.rank = options.rank;
   view.ranks = options.size;
+  view.nodes = resources.nodes.nodes;
+  view.nodeTable = reinterpret_cast<const int32_t*>(resources.nodeTable.data());
   view.shape = window.box;
   view.channels = reinterpret_cast<ChannelState*>(resources.channels.data());
   view.stopped = reinterpret_cast<uint64_t*>(resources.memory->window());
@@ -237,11 +239,17 @@ Result<void> CudaExecutor::issue(const Collective& call, const void* deferredSca
   }
   PEAL_TRY(check(call, deferredScalar));
   CollectiveArgs args = argumentsOf(view_, call, deferredScalar, *resources_->memory);
-  PEAL_TRY(launch(*state, collectiveKernelFor(call.type, call.kind, call.choice.protocol),
-                  call.choice.channels, threads_, args));
+  const Algorithm algorithm = call.choice.algorithm;
+  if (algorithm == Algorithm::Hierarchical || algorithm == Algorithm::Tree) {
+    PEAL_TRY(
+        launch(*state, levelsKernel(), call.choice.channels, std::min(threads_, kMostLevelsThreads), args));
+  } else {
+    PEAL_TRY(launch(*state, collectiveKernelFor(call.type, call.kind, call.choice.protocol),
+                    call.choice.channels, threads_, args));
+  }
   if (state->capture == 0) {
     const std::lock_guard lock(statsMutex_);
-    count(stats_, view_, call);
+    count(stats_, view_, resources_->nodes, call);
   }
   return {};
 }
@@ -280,7 +288,7 @@ Result<void> CudaExecutor::issue(const Collective& call, const pealAdamw_t& stat
                   std::min(threads_, kMostFusedThreads), args));
   if (target->capture == 0) {
     const std::lock_guard lock(statsMutex_);
-    count(stats_, view_, call);
+    count(stats_, view_, resources_->nodes, call);
   }
   return {};
 }

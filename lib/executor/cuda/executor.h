@@ -35,7 +35,10 @@ struct Resources {
   DeviceBuffer channels;  // ChannelState of each
   // Where this node's ranks write in each other's windows: all windows have the shape of the largest node's.
   WindowShape window;
-  std::vector<int> localOf;      // of each rank its inbox in a window of its node; -1: it is on another node
+  std::vector<int> localOf;  // of each rank its inbox in a window of its node; -1: it is on another node
+  std::vector<int> groups;   // the table of `nodes`
+  Grouping nodes;
+  DeviceBuffer nodeTable;        // the same for kernels; nothing where there is only one node
   PinnedBuffer board;            // HostBoard
   std::unique_ptr<Proxy> proxy;  // to ranks on other nodes; nullptr: there are none
   StreamHolder side;             // for launches between fork() and join(), and for setting up

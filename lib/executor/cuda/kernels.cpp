@@ -11,6 +11,7 @@ void reduceLL128(CollectiveArgs);
 void copySimple(CollectiveArgs);
 void copyLL(CollectiveArgs);
 void copyLL128(CollectiveArgs);
+void levels(CollectiveArgs);
 void pointToPoint(PointToPointArgs);
 void adamwStep(AdamwStepArgs);
 void reduceAdamwGather(ReduceAdamwGatherArgs);
@@ -28,6 +29,7 @@ CollectiveKernel collectiveKernelFor(pealDataType_t, int kind, Protocol protocol
   return (reduces ? kReduce : kCopy)[static_cast<int>(protocol)];
 }
 
+CollectiveKernel levelsKernel() { return levels; }
 PointToPointKernel pointToPointKernel() { return pointToPoint; }
 AdamwKernel adamwKernel() { return adamwStep; }
 ReduceAdamwGatherKernel reduceAdamwGatherKernel() { return reduceAdamwGather; }

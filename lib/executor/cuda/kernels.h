@@ -14,7 +14,8 @@ namespace peal::cuda {
 
 constexpr int kLeastThreads = 64;
 constexpr int kMostThreads = 512;
-constexpr int kMostFusedThreads = 256;  // of reduceAdamwGatherKernel, which needs more registers
+constexpr int kMostFusedThreads = 256;   // of reduceAdamwGatherKernel, which needs more registers
+constexpr int kMostLevelsThreads = 256;  // likewise, of collectives by algorithms that know nodes
 
 using CollectiveKernel = void (*)(CollectiveArgs);
 using PointToPointKernel = void (*)(PointToPointArgs);
@@ -27,8 +28,8 @@ struct AdamwStepArgs {
 };
 using AdamwKernel = void (*)(AdamwStepArgs);
 
-// The fused step: an all-reduce of bf16 gradients, with one block per rank (hasStarts), ring or two-shot,
-// that keeps and sends updated weights instead of sums.
+// The fused step: an all-reduce of bf16 gradients, with one block per rank (hasStarts), ring, two-shot or
+// hierarchical, that keeps and sends updated weights instead of sums.
 struct ReduceAdamwGatherArgs {
   CollectiveArgs collective;
   pealAdamw_t state;
@@ -39,6 +40,8 @@ using ReduceAdamwGatherKernel = void (*)(ReduceAdamwGatherArgs);
 // kind: pealStatAllReduce ... A collective that only copies has one kernel for all types; its arguments
 // count elements of digest.type like those of the others.
 CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol protocol);
+// The same of the algorithms that know nodes, for Protocol::Simple.
+CollectiveKernel levelsKernel();
 // Block b of C moves every slice s of every transfer with s % C == b; slices are payloadBytes(Simple) long.
 // The ranks of a communicator use the same C in every launch.
 PointToPointKernel pointToPointKernel();

@@ -42,22 +42,27 @@ DigestWords digestOf(const PointToPoint& call) {
 }
 
 AlgorithmId algorithmOf(const Collective& call) {
-  const bool ring = call.choice.algorithm == Algorithm::Ring;
+  using enum AlgorithmId;
+  const Algorithm family = call.choice.algorithm;
+  const bool ring = family == Algorithm::Ring, tree = family == Algorithm::Tree;
+  const bool levels = family == Algorithm::Hierarchical;
   switch (call.kind) {
     case pealStatAllReduce:
-      return ring                                          ? AlgorithmId::RingAllReduce
-             : call.choice.algorithm == Algorithm::TwoShot ? AlgorithmId::TwoShotAllReduce
-                                                           : AlgorithmId::OneShotAllReduce;
+      return ring                           ? RingAllReduce
+             : levels                       ? HierarchicalAllReduce
+             : tree                         ? DoublingAllReduce
+             : family == Algorithm::TwoShot ? TwoShotAllReduce
+                                            : OneShotAllReduce;
     case pealStatReduceScatter:
-      return ring ? AlgorithmId::RingReduceScatter : AlgorithmId::DirectReduceScatter;
+      return ring ? RingReduceScatter : levels ? HierarchicalReduceScatter : DirectReduceScatter;
     case pealStatAllGather:
-      return ring ? AlgorithmId::RingAllGather : AlgorithmId::DirectAllGather;
+      return ring ? RingAllGather : levels ? HierarchicalAllGather : DirectAllGather;
     case pealStatBroadcast:
-      return ring ? AlgorithmId::RingBroadcast : AlgorithmId::DirectBroadcast;
+      return ring ? RingBroadcast : levels ? HierarchicalBroadcast : tree ? TreeBroadcast : DirectBroadcast;
     case pealStatReduce:
-      return ring ? AlgorithmId::RingReduce : AlgorithmId::DirectReduce;
-    default:
-      return AlgorithmId::OneShotAllReduce;  // barrier
+      return ring ? RingReduce : levels ? HierarchicalReduce : tree ? TreeReduce : DirectReduce;
+    default:  // barrier
+      return tree ? DoublingAllReduce : OneShotAllReduce;
   }
 }
 
@@ -102,6 +107,7 @@ CollectiveArgs argumentsOf(const CommView& view, const Collective& call, const v
   args.digest = digestOf(call);
   args.kind = call.kind;
   args.algorithm = call.choice.algorithm;
+  args.ahead = call.choice.ahead;
   args.root = call.root;
   args.op = call.hasOp ? call.op.kind : pealSum;
   args.preMultiply = call.op.preMultiply ? 1 : 0;
@@ -149,9 +155,11 @@ PointToPointArgs argumentsOf(const CommView& view, const std::vector<PointToPoin
   return args;
 }
 
-void count(pealCommStats_t& stats, const CommView& view, const Collective& call) {
+void count(pealCommStats_t& stats, const CommView& view, const Grouping& nodes, const Collective& call) {
   const Blocks blocks = blocksFor(call, view.ranks);
-  const Traffic traffic = trafficOf(algorithmOf(call), blocks, view.ranks, view.rank, call.root);
+  // Trees run flat on one node.
+  const Grouping grouping = nodes.nodes > 1 ? nodes : Grouping::apart(view.ranks);
+  const Traffic traffic = trafficOf(algorithmOf(call), blocks, grouping, view.rank, call.root).all();
   ++stats.calls[call.kind];
   stats.bytesSent[call.kind] += traffic.elements * elementBytes(call.type);
   stats.messages[call.kind] += traffic.messages * roundsOf(view, call, blocks);

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "algorithms/grouping.h"
 #include "lib/executor/cuda/view.h"
 #include "lib/executor/host/operation.h"
 #include "transports/device_memory.h"
@@ -22,7 +23,8 @@ PointToPointArgs argumentsOf(const CommView& view, const std::vector<PointToPoin
                              DeviceMemory& memory);
 
 // What a call adds to the statistics; exact, from the algorithms' closed formulas.
-void count(pealCommStats_t& stats, const CommView& view, const Collective& call);
+// nodes: where ranks lie.
+void count(pealCommStats_t& stats, const CommView& view, const Grouping& nodes, const Collective& call);
 void count(pealCommStats_t& stats, const CommView& view, const PointToPoint& call);
 
 }  // namespace peal::cuda

@@ -36,6 +36,7 @@ Result<Residency> measure(int device, int threads) {
     }
     PEAL_TRY(lower(least, collectiveKernelFor(pealInt8, pealStatAllGather, protocol), threads));
   }
+  PEAL_TRY(lower(least, levelsKernel(), std::min(threads, kMostLevelsThreads)));
   PEAL_TRY(lower(least, pointToPointKernel(), threads));
   PEAL_TRY(lower(least, reduceAdamwGatherKernel(), std::min(threads, kMostFusedThreads)));
   residency.blocksPerProcessor = least;

@@ -17,6 +17,22 @@ namespace {
 // hang.
 constexpr int kNetworkSlots = 8;
 
+// Where ranks lie, for the host and for kernels.
+Result<void> makeGroups(const DeviceOptions& options, Resources& resources) {
+  if (resources.nodes.nodes <= 1) {
+    return {};
+  }
+  const size_t bytes = resources.groups.size() * sizeof(int);
+  Result<DeviceBuffer> table = DeviceBuffer::make(options.device, bytes);
+  if (!table) {
+    return table.error();
+  }
+  resources.nodeTable = std::move(*table);
+  return cudaResult(cudaMemcpyAsync(resources.nodeTable.data(), resources.groups.data(), bytes,
+                                    cudaMemcpyDefault, resources.side.get()),
+                    "telling kernels where ranks lie");
+}
+
 Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadline deadline,
                      Resources& resources) {
   const CurrentDevice current(options.device);
@@ -38,17 +54,22 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
   PEAL_TRY(keep(LaunchOrder::make(options.device, options.communicator), resources.order));
   PEAL_TRY(cudaResult(cudaMemsetAsync(resources.channels.data(), 0, channelBytes, resources.side.get()),
                       "zeroing the channels' counters"));
+  PEAL_TRY(makeGroups(options, resources));
   return resources.await(resources.side.get(), deadline, "zeroing the channels' counters");
 }
 
-// Of each rank its place among those of its node; -1 on other nodes.
-std::vector<int> localsOf(const DeviceOptions& options, const Grouping* nodes) {
-  std::vector<int> locals;
+// nodes: nullptr for one node.
+void placeRanks(const DeviceOptions& options, const Grouping* nodes, Resources& resources) {
+  std::vector<int> labels;
   for (int rank = 0; rank < options.size; ++rank) {
-    const bool here = nodes == nullptr || nodes->sameNode(rank, options.rank);
-    locals.push_back(!here ? -1 : nodes == nullptr ? rank : nodes->local(rank));
+    labels.push_back(nodes == nullptr ? 0 : nodes->node(rank));
   }
-  return locals;
+  resources.groups.resize(groupingTableSize(labels.size()));
+  resources.nodes = groupRanks(labels, resources.groups);
+  for (int rank = 0; rank < options.size; ++rank) {
+    const bool here = resources.nodes.sameNode(rank, options.rank);
+    resources.localOf.push_back(here ? resources.nodes.local(rank) : -1);
+  }
 }
 
 // Collective, if there are several nodes.
@@ -98,8 +119,8 @@ Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange, D
   }
   auto resources = std::make_unique<cuda::Resources>();
   resources->device = options.device;
-  resources->localOf = cuda::localsOf(options, links.nodes);
-  resources->window = {agreement->shape, links.nodes != nullptr ? links.nodes->largestNode() : options.size};
+  cuda::placeRanks(options, links.nodes, *resources);
+  resources->window = {agreement->shape, resources->nodes.largestNode()};
   Result<std::unique_ptr<DeviceMemory>> memory =
       connectDeviceMemory(exchange, std::move(links.control),
                           {.device = options.device,

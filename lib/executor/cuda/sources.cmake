@@ -6,6 +6,7 @@
 set(PEAL_CUDA_KERNEL_SOURCES
     lib/executor/cuda/adamw.cu
     lib/executor/cuda/collective_adamw.cu
+    lib/executor/cuda/collective_levels.cu
     lib/executor/cuda/collective_ll.cu
     lib/executor/cuda/collective_ll128.cu
     lib/executor/cuda/collective_simple.cu

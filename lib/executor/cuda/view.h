@@ -151,6 +151,8 @@ struct HostBoard {
 // One rank of one communicator as its kernels see it.
 struct CommView {
   int32_t rank, ranks;
+  int32_t nodes;             // 1: all ranks are on one node, and there is no table
+  const int32_t* nodeTable;  // of groupRanks, in device memory of this rank
   BoxShape shape;
   ChannelState* channels;        // device memory of this rank
   uint64_t* stopped;             // device memory of this rank: nonzero when a peer has failed; peers write it
@@ -168,6 +170,7 @@ struct CollectiveArgs {
   int32_t kind;        // pealStatAllReduce ...
   Algorithm algorithm;
   int32_t root;
+  int32_t ahead;        // rounds that earlier stages run ahead (algorithms/pipeline.h)
   int32_t op;           // pealRedOp_t
   int32_t preMultiply;  // 1: own input times the scalar
   const void* scalar;   // device-readable, or nullptr: scalarBits

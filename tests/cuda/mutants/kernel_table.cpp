@@ -15,6 +15,7 @@ void reduceLL128(CollectiveArgs);
 void copySimple(CollectiveArgs);
 void copyLL(CollectiveArgs);
 void copyLL128(CollectiveArgs);
+void levels(CollectiveArgs);
 void pointToPoint(PointToPointArgs);
 
 CollectiveKernel collectiveKernelFor(pealDataType_t, int kind, Protocol protocol) {
@@ -24,6 +25,7 @@ CollectiveKernel collectiveKernelFor(pealDataType_t, int kind, Protocol protocol
   return (reduces ? kReduce : kCopy)[static_cast<int>(protocol)];
 }
 
+CollectiveKernel levelsKernel() { return levels; }
 PointToPointKernel pointToPointKernel() { return pointToPoint; }
 
 }  // namespace cuda

@@ -83,12 +83,17 @@ TABLE = {
          "i < 9 ? lowWord(unit) : highWord(unit)"),
     ],
     CUDA + "device_port.cuh": [
-        ("no barrier before data move", "failed_ = syncBlockOr(!prepare(s, plan));", "failed_ = !prepare(s, plan);"),
+        ("no barrier before data move", "failed_ = syncBlockOr(!termsCame_ || !prepare(s, plan));",
+         "failed_ = !termsCame_ || !prepare(s, plan);"),
+        ("sums made without a term that did not come", "failed_ = syncBlockOr(!termsCame_ || !prepare(s, plan));",
+         "failed_ = syncBlockOr(!prepare(s, plan));"),
         ("no barrier after bulk data", "syncBlock();\n    } else {", None),
         ("no barrier after lines", "failed_ = syncBlockOr(!moveLines(s, plan));", "failed_ = !moveLines(s, plan);"),
         ("slots of all peers in the wrong order", "peer < rank() ? peer : peer - 1",
          "peer < rank() ? rank() - 1 - peer : peer - 1"),
         ("numbers of the wrong peers", "index < rank() ? index : index + 1", "index"),
+        ("terms of the sum before stay", "terms_ = 0;", ""),
+        ("own term without its factor", "rawTerm_ = terms_;", ""),
     ],
     CUDA + "device_port_links.cuh": [
         ("credit stored relaxed", "storeRelease(boxes(peer).releases(kProtocol), number);",
@@ -106,6 +111,9 @@ TABLE = {
         ("average without division", "s.finish == Finish::Yes && args_.op == pealAvg", "false"),
         ("own value sent without its factor", "s.own == Own::In && args_.preMultiply != 0",
          "s.own == Own::In && args_.preMultiply != 0 && s.keep == Keep::Yes"),
+        ("terms not given back", "state_.held[peer] == 0", "true"),
+        ("messages that are no terms given back", "state_.held[peer] == 0", "false"),
+        ("nodes' members one place further", "table + 2 * ranks", "table + 2 * ranks + 1"),
         ("received counters start anew", "loadGlobal(&channel.links[peer].received[static_cast<int>(kProtocol)])",
          "uint64_t{0}"),
         ("sent counters start anew", "loadGlobal(&channel.links[peer].sent[static_cast<int>(kProtocol)])",
@@ -123,6 +131,11 @@ TABLE = {
     CUDA + "collective.cuh": [
         ("channels leave rounds out", "gridBlocks() * args.chunkCount", "(gridBlocks() + 1) * args.chunkCount"),
         ("nothing sent for an empty array", "round.begin < longest || round.begin == 0", "round.begin < longest"),
+    ],
+    CUDA + "levels.cuh": [
+        ("stages of a round too early", "first.begin + round * stride", "first.begin + (round + 1) * stride"),
+        ("the last round of a channel left out", "(longest - first.begin - 1) / stride + 1",
+         "(longest - first.begin - 1) / stride"),
     ],
     CUDA + "point_to_point.cu": [
         ("no barrier after a send's copy", "}\n    syncBlock();", None),

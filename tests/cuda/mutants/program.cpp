@@ -61,6 +61,30 @@ std::string collectives(const RanksOptions& options, const CollectiveCase& shape
   return {};
 }
 
+// The algorithms that know nodes: two ranks on one, the third on another.
+std::string levels(int slots, const CollectiveCase& shape, uint64_t seed) {
+  KernelRanks ranks({.ranks = 3, .channels = 2, .slots = slots, .nodes = {0, 0, 1}});
+  for (const int kind : kTextKinds) {
+    for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::Tree}) {
+      if (algorithm == Algorithm::Tree && (kind == pealStatReduceScatter || kind == pealStatAllGather)) {
+        continue;
+      }
+      CollectiveCase test = shape;
+      test.kind = kind;
+      test.algorithm = algorithm;
+      test.seed = seed++;
+      test.ahead = algorithm == Algorithm::Hierarchical ? (slots - 1) / 2 : 0;
+      if (kind == pealStatAllGather || kind == pealStatBroadcast) {
+        test.preMultiply = false;
+      }
+      if (std::string wrong = in(test, runCase(ranks, test)); !wrong.empty()) {
+        return wrong;
+      }
+    }
+  }
+  return {};
+}
+
 // ---- reuse of buffers right after an operation: what a later kernel of the same stream may do ----
 // Overwrites [data, data + bytes) once all threads of the only block have left the kernel.
 void scribble(std::byte* data, size_t bytes) {
@@ -235,6 +259,30 @@ std::string stoppedByHost(Protocol protocol) {
   return *cudasim::toHost(ranks.view(1).stopped) == 0 ? "" : "a rank that only reacts stopped the other";
 }
 
+// A term that does not come: no sum is made of the others, and none is handed on.
+std::string missingTerm() {
+  KernelRanks ranks({.ranks = 3, .channels = 1, .slots = 2, .timeoutMs = 20, .nodes = {0, 0, 1}});
+  CollectiveCase test;
+  test.kind = pealStatReduce;
+  test.algorithm = Algorithm::Tree;
+  test.count = 100;
+  const Buffers buffers = buffersFor(ranks, test);
+  std::memset(buffers.out[0].host(), 0x11, buffers.out[0].bytes());
+  std::vector<std::function<void()>> kernels(3);
+  for (const size_t rank : {0U, 2U}) {
+    kernels[rank] = kernelFor(test, argsFor(ranks, test, buffers, static_cast<int>(rank)));
+  }
+  if (const cudasim::RunResult result = ranks.run(kernels); !result.ok()) {
+    return result.text;
+  }
+  for (size_t at = 0; at < buffers.out[0].bytes(); ++at) {
+    if (buffers.out[0].host()[at] != std::byte{0x11}) {
+      return "a sum was made without one of its terms";
+    }
+  }
+  return expectFault(ranks, 0, {FaultKind::Deadline, 1});
+}
+
 std::string transferFaults() {
   KernelRanks ranks({.ranks = 2, .channels = 1, .slots = 2, .timeoutMs = 20});
   const Group before{.transfers = {{0, 1, 50}, {0, 1, 60}}};
@@ -353,9 +401,12 @@ std::string all(uint64_t seed) {
       },
       [&] { return collectives({.ranks = 6, .channels = 1, .slots = 2}, odd, seed); },
       [&] { return collectives(three, empty, seed); },
+      [&] { return levels(1, multiplied, seed); },
+      [&] { return levels(3, plain, seed); },
       [&] { return transfers(seed); },
       [&] { return reusedBuffers(seed); },
       [&] { return transferFaults(); },
+      [&] { return missingTerm(); },
       [&] { return sweeps(); },
   };
   for (const auto& part : kParts) {
