@@ -69,8 +69,8 @@ class DeviceExecutor {
   // deferredScalar: where kernels read a pre-multiplied sum's scalar when they run, or nullptr.
   virtual Result<void> issue(const Collective& call, const void* deferredScalar, void* stream) = 0;
   virtual Result<void> issue(const std::vector<PointToPoint>& calls, void* stream) = 0;
-  // An all-reduce by ring, two-shot or hierarchical, with one block per rank (starts) of bf16, that keeps and sends AdamW's
-  // weights instead of sums (peal/adamw.h).
+  // An all-reduce by ring, two-shot or hierarchical, with one block per rank (starts) of bf16, that keeps and
+  // sends AdamW's weights instead of sums (peal/adamw.h).
   virtual Result<void> issue(const Collective& call, const pealAdamw_t& state, void* stream) = 0;
 
   // A fault that a kernel reported or that the transport noticed; looks only, never waits.

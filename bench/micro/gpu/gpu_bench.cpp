@@ -2,7 +2,9 @@
 //
 // Times by CUDA events on one stream, medians of 7; every row says how many bytes of memory traffic its
 // figure counts. Ranks of the all-reduces are threads' communicators on the one GPU, launched as one group.
-// Prints a table and, as its first argument says, writes JSON. Run by tools/gpu-check.
+// Each part runs by itself: one that fails is told, and the others' rows are there. Prints a table and, as
+// its first argument says, writes JSON. Run by tools/gpu-check. A second argument divides all sizes: for a
+// run on simulated GPUs (tests/cuda), whose times mean nothing.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -34,21 +36,22 @@ struct Row {
 
 class Bench {
  public:
-  Bench() {
+  explicit Bench(size_t divisor) : divisor_(divisor) {
     checkCuda(cudaSetDevice(0), "cudaSetDevice");
     checkCuda(cudaGetDeviceProperties(&properties_, 0), "cudaGetDeviceProperties");
   }
 
-  void runAll() {
-    stream_.emplace();
-    copies();
-    reductions();
+  // False: a part failed.
+  bool runAll() {
+    bool good = part("copies", [&] { copies(); });
+    good = part("sums", [&] { reductions(); }) && good;
     for (const size_t elements : {size_t{100'000'000}, size_t{1'000'000'000}}) {
-      adamw(elements);
+      good = part("AdamW", [&] { adamw(elements / divisor_); }) && good;
     }
     for (const int ranks : {2, 4, 8}) {
-      allReduces(ranks);
+      good = part("all-reduces", [&] { allReduces(ranks); }) && good;
     }
+    return good;
   }
 
   void print() const {
@@ -85,6 +88,20 @@ class Bench {
   }
 
  private:
+  // On a stream of its own: a part that failed may have left its stream in the midst of a capture.
+  template <class Work>
+  bool part(const char* name, const Work& work) {
+    try {
+      stream_.emplace();
+      work();
+      return true;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "gpu_bench: {}: {}\n", name, error.what());
+      return false;
+    }
+  }
+  size_t scaled(size_t bytes) const { return (bytes / divisor_ + 255) / 256 * 256; }
+
   double ratio(const Row& row) const { return row.trafficBytes / row.seconds / copyRate_; }
   std::string targetText(const Row& row) const {
     return row.targetRatio     ? fmt::format(">= {:.2f}", *row.targetRatio)
@@ -96,19 +113,21 @@ class Bench {
   }
 
   void copies() {
-    const Memory from(kLargeBytes), to(kLargeBytes);
+    const size_t bytes = scaled(kLargeBytes);
+    const double traffic = 2 * static_cast<double>(bytes);
+    const Memory from(bytes), to(bytes);
     const double copied = stream_->time(10, [&] {
-      checkCuda(cudaMemcpyAsync(to.as(), from.as(), kLargeBytes, cudaMemcpyDeviceToDevice, stream_->get()),
+      checkCuda(cudaMemcpyAsync(to.as(), from.as(), bytes, cudaMemcpyDeviceToDevice, stream_->get()),
                 "cudaMemcpyAsync");
     });
-    copyRate_ = 2.0 * kLargeBytes / copied;
-    add("device-to-device copy, 512 MiB", copied, 2.0 * kLargeBytes);
+    copyRate_ = traffic / copied;
+    add("device-to-device copy, 512 MiB", copied, traffic);
     cuda::LoopArgs args{};
     args.sources[0] = from.as();
     args.destinations[0] = to.as();
     args.sourceCount = args.destinationCount = 1;
-    args.count = kLargeBytes;
-    add("copy loop, 512 MiB", timeLoop(cuda::copyKernel(), args), 2.0 * kLargeBytes, 0.90);
+    args.count = bytes;
+    add("copy loop, 512 MiB", timeLoop(cuda::copyKernel(), args), traffic, 0.90);
   }
 
   double timeLoop(cuda::LoopKernel kernel, cuda::LoopArgs args) {
@@ -121,10 +140,10 @@ class Bench {
   }
 
   void reductions() {
-    constexpr size_t kBytes = 128 * kMiB;
+    const size_t bytes = scaled(128 * kMiB);
     std::vector<Memory> arrays;
     for (int i = 0; i < 9; ++i) {
-      arrays.emplace_back(kBytes);
+      arrays.emplace_back(bytes);
     }
     const struct {
       pealDataType_t type;
@@ -142,10 +161,11 @@ class Bench {
         args.destinationCount = 1;
         args.op = pealSum;
         args.rawSource = -1;
-        args.count = kBytes / type.bytes;
+        args.count = bytes / type.bytes;
         const auto target = sources == 2 && type.bytes > 1 ? std::optional<double>(0.85) : std::nullopt;
         add(fmt::format("sum of {} arrays of {}, 128 MiB each", sources, type.name),
-            timeLoop(cuda::reduceKernelFor(type.type), args), (sources + 1.0) * kBytes, target);
+            timeLoop(cuda::reduceKernelFor(type.type), args), (sources + 1.0) * static_cast<double>(bytes),
+            target);
       }
     }
   }
@@ -174,7 +194,7 @@ class Bench {
     const double seconds = stream_->time(5, [&] {
       checkPeal(pealAdamwStep(gradient.as(), weight.as(), &state, 0, stream_->peal()), "pealAdamwStep");
     });
-    add(fmt::format("AdamW, {:.0e} elements", static_cast<double>(elements)), seconds,
+    add(fmt::format("AdamW, {:.0e} elements", static_cast<double>(elements * divisor_)), seconds,
         28.0 * static_cast<double>(elements), 0.90);
   }
 
@@ -185,13 +205,13 @@ class Bench {
     const std::vector<int> devices(static_cast<size_t>(ranks), 0);
     std::vector<pealComm_t> comms(static_cast<size_t>(ranks));
     checkPeal(pealCommInitAll(comms.data(), ranks, devices.data()), "pealCommInitAll");
-    constexpr size_t kMost = 64 * kMiB;
+    const size_t most = scaled(64 * kMiB);
     std::vector<void*> sends(comms.size()), receives(comms.size()), handles(2 * comms.size());
     for (size_t r = 0; r < comms.size(); ++r) {
-      checkPeal(pealMemAllocDevice(&sends[r], kMost, 0), "pealMemAllocDevice");
-      checkPeal(pealMemAllocDevice(&receives[r], kMost, 0), "pealMemAllocDevice");
-      checkPeal(pealCommRegister(comms[r], sends[r], kMost, &handles[2 * r]), "pealCommRegister", comms[r]);
-      checkPeal(pealCommRegister(comms[r], receives[r], kMost, &handles[2 * r + 1]), "pealCommRegister",
+      checkPeal(pealMemAllocDevice(&sends[r], most, 0), "pealMemAllocDevice");
+      checkPeal(pealMemAllocDevice(&receives[r], most, 0), "pealMemAllocDevice");
+      checkPeal(pealCommRegister(comms[r], sends[r], most, &handles[2 * r]), "pealCommRegister", comms[r]);
+      checkPeal(pealCommRegister(comms[r], receives[r], most, &handles[2 * r + 1]), "pealCommRegister",
                 comms[r]);
     }
     const auto call = [&](size_t bytes) {
@@ -204,14 +224,15 @@ class Bench {
       checkPeal(pealGroupEnd(), "pealGroupEnd");
     };
     add(fmt::format("all-reduce of {} ranks on this GPU, 8 KiB, eager", ranks),
-        stream_->time(50, [&] { call(8 << 10); }), 0);
+        stream_->time(50, [&] { call(scaled(8 << 10)); }), 0);
     add(fmt::format("all-reduce of {} ranks on this GPU, 8 KiB, in a graph", ranks),
-        stream_->timeGraph(50, [&] { call(8 << 10); }), 0);
+        stream_->timeGraph(50, [&] { call(scaled(8 << 10)); }), 0);
     if (ranks == 8) {
       rows_.back().targetSeconds = 6e-6;
     }
-    for (const size_t bytes : {kMiB, kMost}) {
-      add(fmt::format("all-reduce of {} ranks on this GPU, {} MiB", ranks, bytes / kMiB),
+    for (const size_t mebibytes : {size_t{1}, size_t{64}}) {
+      const size_t bytes = scaled(mebibytes * kMiB);
+      add(fmt::format("all-reduce of {} ranks on this GPU, {} MiB", ranks, mebibytes),
           stream_->time(10, [&] { call(bytes); }), (3.0 * ranks - 1) * static_cast<double>(bytes));
     }
     for (size_t r = 0; r < comms.size(); ++r) {
@@ -230,6 +251,7 @@ class Bench {
     }
   }
 
+  const size_t divisor_;
   cudaDeviceProp properties_{};
   std::optional<Stream> stream_;
   double copyRate_ = 1;
@@ -241,8 +263,8 @@ class Bench {
 
 int main(int argc, char** argv) {
   try {
-    peal::gpubench::Bench bench;
-    bench.runAll();
+    peal::gpubench::Bench bench(argc > 2 ? std::stoul(argv[2]) : 1);
+    const bool good = bench.runAll();
     bench.print();
     if (argc > 1) {
       std::ofstream file(argv[1]);
@@ -252,7 +274,7 @@ int main(int argc, char** argv) {
         throw std::runtime_error(fmt::format("cannot write {}", argv[1]));
       }
     }
-    return 0;
+    return good ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "gpu_bench: {}\n", error.what());
     return 1;
