@@ -92,6 +92,9 @@ Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   if (!choice) {
     return choice.error();
   }
+  if (choice->algorithm != Algorithm::Hierarchical) {
+    choice->ahead = 0;  // kernels run flat algorithms round by round
+  }
   const size_t bytes = messageBytes(call, choice->algorithm);
   Result<Protocol> protocol = protocolFor(question, choice->algorithm, bytes);
   if (!protocol) {

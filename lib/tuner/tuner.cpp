@@ -69,7 +69,7 @@ Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
 
 // As far ahead as the slots allow (cost.h: traitsOf).
 int aheadOf(Algorithm algorithm, const TunerQuestion& question) {
-  if (algorithm == Algorithm::TwoShot && question.size == 2 && !question.flatOnly) {
+  if (algorithm == Algorithm::TwoShot && question.size == 2) {
     // With one peer, rounds that run ahead cost nothing, and the ranks meet less often.
     return stagesAhead(algorithm, question.slots);
   }

@@ -28,7 +28,7 @@ constexpr LevelText kLevelTexts[] = {
     {pealStatBarrier, Algorithm::Tree},
 };
 
-bool sums(int kind) {
+bool addsUp(int kind) {
   return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
 }
 
@@ -49,7 +49,7 @@ CollectiveCase drawn(const LevelText& text, const KernelRanks& ranks, std::mt199
   test.kind = text.kind;
   test.algorithm = text.algorithm;
   test.type = below(random, 2) == 0 ? pealFloat32 : static_cast<pealDataType_t>(below(random, pealNumTypes));
-  if (sums(text.kind)) {
+  if (addsUp(text.kind)) {
     test.op = static_cast<pealRedOp_t>(below(random, pealNumOps));
     test.preMultiply = test.op == pealSum && below(random, 3) == 0;
   }
