@@ -7,12 +7,6 @@
 #include <vector>
 
 namespace peal::gpubench {
-namespace {
-
-constexpr int kSamples = 7;
-
-}  // namespace
-
 void checkCuda(cudaError_t result, const char* call) {
   if (result != cudaSuccess) {
     throw std::runtime_error(
@@ -33,7 +27,7 @@ Memory::Memory(size_t bytes) {
 
 Memory::~Memory() { cudaFree(data_); }
 
-Stream::Stream() {
+Stream::Stream(int samples) : samples_(samples) {
   checkCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   checkCuda(cudaEventCreate(&begin_), "cudaEventCreate");
   checkCuda(cudaEventCreate(&end_), "cudaEventCreate");
@@ -47,7 +41,7 @@ Stream::~Stream() {
 
 double Stream::median(int repeats, const std::function<void()>& allRepeats) const {
   std::vector<double> seconds;
-  for (int sample = 0; sample < kSamples; ++sample) {
+  for (int sample = 0; sample < samples_; ++sample) {
     checkCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     allRepeats();
     checkCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
@@ -57,7 +51,7 @@ double Stream::median(int repeats, const std::function<void()>& allRepeats) cons
     seconds.push_back(static_cast<double>(ms) * 1e-3 / repeats);
   }
   std::sort(seconds.begin(), seconds.end());
-  return seconds[kSamples / 2];
+  return seconds[seconds.size() / 2];
 }
 
 double Stream::time(int repeats, const std::function<void()>& work) const {

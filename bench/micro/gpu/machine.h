@@ -31,7 +31,8 @@ class Memory {
 
 class Stream {
  public:
-  Stream();
+  // samples: of each time, whose median counts.
+  explicit Stream(int samples);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -45,6 +46,7 @@ class Stream {
 
  private:
   double median(int repeats, const std::function<void()>& allRepeats) const;
+  const int samples_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
