@@ -70,6 +70,29 @@ Result<void> Group::issue(Lane& lane, std::vector<Communicator::Prepared>& prepa
   return {};
 }
 
+namespace {
+
+// What has its place must run even after an error, or the places behind it never come up.
+Result<void> runInOrder(Communicator& comm, std::vector<Communicator::Prepared>& prepared) {
+  Result<void> result;
+  for (Communicator::Prepared& one : prepared) {
+    if (Result<void> ran = comm.run(one); !ran && result) {
+      result = ran;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+// The calls of one communicator on host memory, on the thread that made them.
+Result<void> Group::runAlone(Lane& lane) {
+  std::vector<Communicator::Prepared> prepared;
+  const Result<void> issued = issue(lane, prepared);
+  const Result<void> ran = runInOrder(*lane.comm, prepared);
+  return issued ? ran : issued;
+}
+
 Result<void> Group::issueOnHost(std::vector<Lane>& lanes) {
   std::vector<std::function<Result<void>()>> tasks;
   std::optional<Error> first;
@@ -78,16 +101,7 @@ Result<void> Group::issueOnHost(std::vector<Lane>& lanes) {
     if (Result<void> issued = issue(lane, *prepared); !issued && !first) {
       first = issued.error();
     }
-    // What has its place must run even after an error, or the places behind it never come up.
-    const auto runAll = [comm = lane.comm, prepared]() -> Result<void> {
-      Result<void> result;
-      for (Communicator::Prepared& one : *prepared) {
-        if (Result<void> ran = comm->run(one); !ran && result) {
-          result = ran;
-        }
-      }
-      return result;
-    };
+    const auto runAll = [comm = lane.comm, prepared]() { return runInOrder(*comm, *prepared); };
     if (lane.stream.host != nullptr) {
       lane.stream.host->enqueue(runAll);
     } else if (!prepared->empty()) {
@@ -152,6 +166,12 @@ Result<void> Group::end() {
   }
   if (--depth_ > 0) {
     return {};
+  }
+  if (lanes_.size() == 1 && inits_.empty() && !error_ && lanes_.front().stream == StreamRef{} &&
+      !lanes_.front().comm->onDevice()) {
+    Lane lane = std::move(lanes_.front());
+    lanes_.clear();
+    return runAlone(lane);
   }
   std::vector<Lane> lanes = std::move(lanes_);
   std::vector<std::function<Result<void>()>> inits = std::move(inits_);

@@ -43,6 +43,7 @@ class Group {
   };
   Lane& lane(const std::shared_ptr<Communicator>& comm, const StreamRef& stream);
   static Result<void> issue(Lane& lane, std::vector<Communicator::Prepared>& prepared);
+  static Result<void> runAlone(Lane& lane);
   static Result<void> issueOnHost(std::vector<Lane>& lanes);
   static Result<void> issueOnDevices(std::vector<Lane>& lanes);
 

@@ -10,9 +10,6 @@
 namespace peal {
 namespace {
 
-// From this size on the result leaves the cache anyway, and non-temporal stores save reading it first.
-constexpr size_t kStreamingLeastBytes = size_t{8} << 20;
-
 Digest digestOf(const Collective& call) {
   Digest digest;
   digest.count = call.count;
@@ -58,7 +55,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
-  const Store store = arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached;
+  const Store store = storeFor(arrayBytes);
   const bool allReduce = call.kind == pealStatAllReduce;
   const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
   HostPort port(context, digest, call.type, call.op, buffers,

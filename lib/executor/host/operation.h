@@ -105,6 +105,13 @@ struct PointToPoint {
   uint32_t sequence = 0;  // of this pair and direction
 };
 
+// From this size of an array on its parts have left the cache when they are read again, and non-temporal
+// stores save reading them before they are written.
+constexpr size_t kStreamingLeastBytes = size_t{8} << 20;
+constexpr Store storeFor(size_t arrayBytes) {
+  return arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached;
+}
+
 // "all_reduce", "broadcast", ... for a pealStat... value.
 const char* collectiveName(int kind);
 // "all_reduce #17 (count 1024, float, sum)".

@@ -33,6 +33,7 @@ Digest digestOf(const PointToPoint& call) {
 class Batch {
  public:
   Batch(HostContext& context, std::vector<PointToPoint>& calls) : context_(context) {
+    transfers_.reserve(calls.size());
     for (PointToPoint& call : calls) {
       transfers_.push_back({&call, digestOf(call), call.count * elementBytes(call.type)});
     }
@@ -65,7 +66,8 @@ class Batch {
   // failed).
   bool advance(Waiter& waiter) {
     bool moved = false;
-    std::vector<std::pair<int, bool>> busy;
+    std::vector<std::pair<int, bool>>& busy = busy_;
+    busy.clear();
     for (Transfer& transfer : transfers_) {
       const std::pair<int, bool> lane{transfer.call->peer, transfer.call->isSend};
       if (std::find(busy.begin(), busy.end(), lane) != busy.end()) {
@@ -92,7 +94,7 @@ class Batch {
       if (!link.tryPostReference(data, sliceBytes, transfer.digest)) {
         return false;
       }
-      referenced_.push_back(transfer.call->peer);
+      noteReference(transfer.call->peer);
     } else {
       std::byte* slot = link.tryStage(sliceBytes);
       if (slot == nullptr) {
@@ -108,6 +110,12 @@ class Batch {
     return true;
   }
 
+  void noteReference(int peer) {
+    if (referenced_.empty() || referenced_.back() != peer) {
+      referenced_.push_back(peer);
+    }
+  }
+
   bool tryReceive(Waiter& waiter, Transfer& transfer) {
     Link& link = context_.endpoint->link(transfer.call->peer);
     Arrival arrival;
@@ -116,7 +124,8 @@ class Batch {
     }
     Digest expected = transfer.digest;
     expected.collective = pealStatSend;
-    if (arrival.digest != expected || arrival.bytes > transfer.totalBytes - transfer.doneBytes) {
+    if (arrival.digest != expected || arrival.landed ||
+        arrival.bytes > transfer.totalBytes - transfer.doneBytes) {
       const int peer = transfer.call->peer;
       std::string what = disagreement(expected, context_.rank, arrival.digest, peer);
       waiter.fail({pealInvalidUsage,
@@ -126,7 +135,8 @@ class Batch {
                   peer);
       return false;
     }
-    copyBytes(transfer.call->recv + transfer.doneBytes, arrival.data, arrival.bytes, Store::Cached);
+    copyBytes(transfer.call->recv + transfer.doneBytes, arrival.data, arrival.bytes,
+              storeFor(transfer.totalBytes));
     transfer.started = true;
     transfer.doneBytes += arrival.bytes;
     link.release();
@@ -143,14 +153,18 @@ class Batch {
 
   // Sends to oneself meet the receives from oneself in order, by a copy.
   std::optional<Fault> runToSelf() {
+    const auto toSelf = [this](const Transfer& transfer) { return transfer.call->peer == context_.rank; };
+    if (std::none_of(transfers_.begin(), transfers_.end(), toSelf)) {
+      return std::nullopt;
+    }
     std::vector<PointToPoint*> sends;
     std::vector<PointToPoint*> receives;
     for (const Transfer& transfer : transfers_) {
-      if (transfer.call->peer == context_.rank) {
+      if (toSelf(transfer)) {
         (transfer.call->isSend ? sends : receives).push_back(transfer.call);
       }
     }
-    std::erase_if(transfers_, [&](const Transfer& transfer) { return transfer.call->peer == context_.rank; });
+    std::erase_if(transfers_, toSelf);
     for (size_t i = 0; i < std::max(sends.size(), receives.size()); ++i) {
       if (i >= sends.size() || i >= receives.size() || sends[i]->count != receives[i]->count ||
           sends[i]->type != receives[i]->type) {
@@ -161,14 +175,15 @@ class Batch {
                          context_.name, sends.size(), receives.size())},
             context_.rank};
       }
-      copyBytes(receives[i]->recv, sends[i]->send, sends[i]->count * elementBytes(sends[i]->type),
-                Store::Cached);
+      const size_t sizeBytes = sends[i]->count * elementBytes(sends[i]->type);
+      copyBytes(receives[i]->recv, sends[i]->send, sizeBytes, storeFor(sizeBytes));
     }
     return std::nullopt;
   }
 
   HostContext& context_;
   std::vector<Transfer> transfers_;
+  std::vector<std::pair<int, bool>> busy_;  // of one pass: pairs and directions whose oldest is not through
   std::vector<int> referenced_;
 };
 
