@@ -2,6 +2,7 @@
 // between the trainer's stream and its own; checkpoints; what is refused.
 #include <filesystem>
 
+#include "tests/cuda/injection.h"
 #include "tests/cuda/zero_ranks.h"
 
 namespace {
@@ -93,6 +94,135 @@ TEST(ZeroEngine, OnlyEventsKeepTheOrder) {
       }
     }
   });
+}
+
+// The same of the engine's own stream, with as few buffers as there may be: a host function in it sleeps.
+TEST(ZeroEngine, OperationsOfItsStreamMayBeLate) {
+  using zero::test::Kind;
+  inProcess(smallGpu(), [] {
+    for (const int stage : {0, 1, 2, 3}) {
+      ZeroSetup setup = setupOf(stage, 150, 2);
+      setup.options.reduceEachMicroBatch = stage <= 1 ? 1 : 0;
+      setup.options.bucketSlots = 1;
+      setup.options.unitSlots = 2;
+      setup.steps = 2;
+      const ZeroOutcome expected = trainOn(hostRanks(2), setup).front();
+      for (const Kind late : {stage == 0 ? Kind::AllReduce : Kind::ReduceScatter, Kind::Gather, Kind::Sum,
+                              Kind::Control, Kind::Update}) {
+        SCOPED_TRACE(testing::Message() << "stage " << stage << ", " << zero::test::nameOf(late) << " late");
+        std::atomic<int> delays{0};  // in rank 1's queues
+        setup.before = [&](int rank, Kind kind) {
+          if (rank == 1 && kind == late) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(delays++ < 2 ? 10 : 1));
+          }
+        };
+        for (const ZeroOutcome& outcome : trainOn({0, 1}, setup)) {
+          outcome.expectEqual(expected);
+        }
+        EXPECT_EQ(delays > 0, late != Kind::Gather || stage > 0);
+      }
+    }
+  });
+}
+
+// ---- CUDA calls that fail
+// ---------------------------------------------------------------------------------
+
+struct InjectedLife {
+  std::string failure;  // the first failure's sentence; "": none
+  std::vector<float> master = std::vector<float>(300, 0.5F);
+};
+
+#define PEAL_LIVE(call)                                                              \
+  if (const pealResult_t code = (call); code != pealSuccess) {                       \
+    life.failure = pealZeroGetLastError(zero);                                       \
+    EXPECT_NE(life.failure, "") << #call << " has no sentence, code " << (code + 0); \
+    return;                                                                          \
+  }
+
+// Two micro-batches and a step of an engine whose gradients are a constant. A careful program: it stops at
+// the first failure.
+void stepOnce(pealZero_t zero, int device, const GpuStream* stream, InjectedLife& life) {
+  pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+  parameter.name = "p";
+  parameter.dims = 1;
+  parameter.extents[0] = life.master.size();
+  PEAL_LIVE(pealZeroSetStream(zero, stream != nullptr ? stream->peal() : nullptr));
+  PEAL_LIVE(pealZeroAddParameter(zero, &parameter, nullptr));
+  PEAL_LIVE(pealZeroSetInitial(zero, 0, life.master.data()));
+  PEAL_LIVE(pealZeroSeal(zero));
+  for (int microBatch = 0; microBatch < 2; ++microBatch) {
+    uint16_t* gradient = nullptr;
+    PEAL_LIVE(pealZeroUnitEnter(zero, 0, pealZeroBackward));
+    PEAL_LIVE(pealZeroGradient(zero, 0, &gradient));
+    const size_t bytes = life.master.size() * sizeof *gradient;
+    if (stream == nullptr) {
+      std::memset(gradient, 0x3c, bytes);
+    } else if (cudaSetDevice(device) != cudaSuccess ||
+               cudaMemsetAsync(gradient, 0x3c, bytes, stream->get()) != cudaSuccess) {
+      life.failure = "the test's own call failed";
+      return;
+    }
+    PEAL_LIVE(pealZeroGradientReady(zero, 0));
+    PEAL_LIVE(pealZeroUnitLeave(zero, 0, pealZeroBackward));
+    PEAL_LIVE(pealZeroEndMicroBatch(zero));
+  }
+  PEAL_LIVE(pealZeroStep(zero, 1e-2, 10, nullptr));
+  PEAL_LIVE(pealZeroRead(zero, 0, pealZeroMaster, life.master.data()));
+}
+
+// Of both ranks. fail: what goes wrong once the communicators are there.
+std::vector<InjectedLife> liveOn(const std::vector<int>& devices, const std::function<void()>& fail) {
+  const std::vector<pealComm_t> comms = initAll(devices);
+  std::vector<std::unique_ptr<GpuStream>> streams(devices.size());
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    streams[rank] = devices[rank] < 0 ? nullptr : std::make_unique<GpuStream>(devices[rank]);
+  }
+  std::vector<InjectedLife> lives(devices.size());
+  fail();
+  onThreads(static_cast<int>(devices.size()), [&](int rank) {
+    const auto own = static_cast<size_t>(rank);
+    pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
+    options.stage = 2;
+    options.microBatches = 2;
+    pealZero_t zero = nullptr;
+    if (pealZeroCreate(&zero, comms[own], &options) == pealSuccess) {
+      stepOnce(zero, devices[own], streams[own].get(), lives[own]);
+    } else {
+      lives[own].failure = pealZeroGetLastError(nullptr);
+    }
+    EXPECT_EQ(pealZeroDestroy(zero), pealSuccess);
+    EXPECT_EQ(lives[own].failure.empty() ? pealCommDestroy(comms[own]) : pealCommAbort(comms[own]),
+              pealSuccess);
+  });
+  cudasim::failNothing();
+  return lives;
+}
+
+// An error with a sentence or the host's bits, whichever call it is; no hang, and nothing is left alive.
+TEST(ZeroEngine, AnyCudaCallMayFail) {
+  inProcess(
+      injected(),
+      [] {
+        const std::vector<float> expected = liveOn({-1, -1}, [] {}).front().master;
+        cudasim::countCalls();
+        EXPECT_EQ(liveOn({0, 1}, [] { cudasim::countCalls(); }).front().master, expected);
+        const uint64_t calls = cudasim::callCount();
+        EXPECT_GT(calls, 200U);
+        for (uint64_t n = 1; n <= calls; n += 47) {
+          SCOPED_TRACE(testing::Message() << "call " << n);
+          const auto start = std::chrono::steady_clock::now();
+          for (const InjectedLife& life : liveOn({0, 1}, [&] {
+                 cudasim::countCalls();
+                 cudasim::failCall("*", n);
+               })) {
+            EXPECT_TRUE(!life.failure.empty() || life.master == expected);
+          }
+          EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+          freeWhatGraphsHeld();
+        }
+      },
+      std::chrono::seconds(100));
 }
 
 TEST(ZeroEngine, ArenasAreThePlannersAndReplicasAreCompared) {

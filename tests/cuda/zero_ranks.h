@@ -10,6 +10,7 @@
 #include "lib/reduce/adamw.h"
 #include "peal/zero.h"
 #include "tests/cuda/gpu_ranks.h"
+#include "tests/zero/before.h"
 
 namespace peal::test {
 
@@ -31,6 +32,8 @@ struct ZeroSetup {
   int nonFinite = -1;  // the step in which one gradient is infinite
   // What a rank's stream sleeps before it writes the gradient of a unit's first parameter.
   std::function<std::chrono::milliseconds(int rank, int unit)> delay{};
+  // Called before each of the engine's operations, where it runs.
+  std::function<void(int rank, zero::test::Kind kind)> before{};
 };
 
 struct ZeroOutcome {
@@ -243,8 +246,15 @@ inline std::vector<ZeroOutcome> trainOn(const std::vector<int>& devices, const Z
   onThreads(static_cast<int>(devices.size()), [&](int rank) {
     const auto own = static_cast<size_t>(rank);
     ZeroRank trained(comms[own], devices[own], rank, setup);
-    for (int step = 0; step < setup.steps; ++step) {
-      trained.step();
+    {
+      const auto call = [&](zero::test::Kind kind) { setup.before(rank, kind); };
+      std::unique_ptr<zero::test::Before> before;
+      if (setup.before) {
+        before = std::make_unique<zero::test::Before>(trained.zero(), call);
+      }
+      for (int step = 0; step < setup.steps; ++step) {
+        trained.step();
+      }
     }
     if (after) {
       after(trained, rank);

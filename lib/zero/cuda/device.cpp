@@ -45,7 +45,7 @@ class CudaDevice final : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
   ~CudaDevice() override {
     if (counted_ != nullptr) {
-      (void)pealMemFree(counted_);
+      CudaDevice::free(ArenaMemory::Private, counted_);
     }
   }
 
@@ -90,8 +90,10 @@ class CudaDevice final : public Device {
 
   Result<void*> allocate(ArenaMemory memory, size_t bytes) override;
   void free(ArenaMemory, void* data) override {
-    // Cannot fail for what pealMemAllocDevice gave; a destructor has nobody to tell.
-    (void)pealMemFree(data);
+    // After a failure it is still allocated. A destructor has nobody to tell, so it tries once more.
+    if (pealMemFree(data) != pealSuccess) {
+      (void)pealMemFree(data);
+    }
   }
   Result<void> download(void* to, const void* from, size_t bytes) override {
     PEAL_TRY(copy(to, from, bytes, cudaMemcpyDeviceToHost));
