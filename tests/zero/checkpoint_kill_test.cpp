@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/processes.h"
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -61,13 +62,13 @@ int saveForever(const Child& child, const std::string& directory) {
   return 0;
 }
 
-TEST(Kill, AtFiftyRandomMomentsOfSavingLeavesTheLastCheckpointWhole) {
+TEST(Kill, AtRandomMomentsOfSavingLeavesTheLastCheckpointWhole) {
   std::string directory = (fs::temp_directory_path() / "peal-kill-XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   constexpr unsigned kSeed = 20261130;
   std::mt19937 random(kSeed);
   int leftovers = 0;
-  for (int kill = 0; kill < 50; ++kill) {
+  for (int kill = 0; kill < kKills; ++kill) {
     Processes saver(1, [&](const Child& child) { return saveForever(child, directory); });
     ASSERT_TRUE(saver.waitForMessage(0, std::chrono::seconds(20))) << kill;
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));

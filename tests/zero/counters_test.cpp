@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -57,7 +58,7 @@ TEST(Counters, EqualTheFormulas) {
   for (const ModelParameter& parameter : shape) {
     psi += parameter.elements;
   }
-  for (const int ranks : {1, 2, 3, 4, 5, 7}) {
+  for (const int ranks : rankCounts({1, 2, 3, 4, 5, 7})) {
     const auto others = static_cast<uint64_t>(ranks - 1);
     for (const uint64_t m : {1, 3}) {
       for (const size_t bucketBytes : {size_t{2}, size_t{150}, size_t{1} << 20}) {
@@ -112,7 +113,7 @@ TEST(Counters, CallsAtStage3AndWithoutReshard) {
 
 // What the communicator itself counted at its links, rank by rank, is what the engine says it sent.
 TEST(Counters, AgreeWithTheCommunicators) {
-  for (const int ranks : {2, 3, 5}) {
+  for (const int ranks : rankCounts({2, 3, 5})) {
     for (int stage = 1; stage <= 3; ++stage) {
       onRanks(ranks, [&](int rank, pealComm_t comm) {
         Trainer trainer(comm, rank, countedOptions(stage, 100, 2), unevenShape());
@@ -142,7 +143,7 @@ TEST(Counters, AgreeWithTheCommunicators) {
 
 TEST(Memory, EveryArenaEqualsThePlanner) {
   const Shape shape = unevenShape();
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : rankCounts({1, 2, 3, 7})) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const int microBatches : {1, 2}) {
         onRanks(ranks, [&](int rank, pealComm_t comm) {

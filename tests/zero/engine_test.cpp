@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/zero/before.h"
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -65,7 +66,7 @@ Outcome train(int ranks, const pealZeroOptions_t& options, int steps = 4, const 
 // only one, and the caller waits for the stream after every gradient.
 TEST(Stages, SameBitsWhateverTheStageTheBucketAndTheOverlap) {
   enum class Overlap { None, Some };
-  for (int ranks = 1; ranks <= 5; ++ranks) {
+  for (const int ranks : rankCounts({1, 2, 3, 4, 5})) {
     const Outcome expected = train(ranks, optionsOf(0, 1 << 20), 3);
     EXPECT_NE(expected.master[0], initialValue(0, 0));
     EXPECT_LT(expected.reports[0].clipFactor, 1.0);
@@ -209,7 +210,7 @@ TEST(Stages, SameBitsWithLargerParameters) {
 // Where micro-batches are added up before the reduction (stages 0, 1) and after it (2, 3) sums round at
 // different places; inside each pair the bits are the same, and across they are close.
 TEST(Accumulation, SameBitsInsideThePairsAndCloseAcross) {
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : rankCounts({1, 2, 3, 4})) {
     const Outcome before = train(ranks, optionsOf(0, 1 << 20, 3));
     const Outcome after = train(ranks, optionsOf(2, 1 << 20, 3));
     for (const size_t bucketBytes : {size_t{2}, size_t{300}}) {
@@ -227,7 +228,7 @@ TEST(Accumulation, SameBitsInsideThePairsAndCloseAcross) {
 }
 
 TEST(Accumulation, ReducingEachMicroBatchGivesAllStagesTheSameBits) {
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : rankCounts({1, 2, 3, 4})) {
     pealZeroOptions_t options = optionsOf(2, 1 << 20, 3);
     const Outcome expected = train(ranks, options);
     options.reduceEachMicroBatch = 1;
@@ -254,7 +255,7 @@ TEST(Norm, DoesNotDependOnTheNumberOfRanks) {
     }
   };
   const Outcome one = train(1, optionsOf(0, 1 << 20), 3, shape, onlyRankZeroHasGradients);
-  for (const int ranks : {2, 3, 5}) {
+  for (const int ranks : rankCounts({2, 3, 5})) {
     for (int stage = 0; stage <= 3; ++stage) {
       EXPECT_TRUE(train(ranks, optionsOf(stage, 80), 3, shape, onlyRankZeroHasGradients) == one) << ranks;
     }

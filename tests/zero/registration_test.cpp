@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 #include "tests/zero/trained_state.h"
 
@@ -49,7 +50,7 @@ TrainedState trainMixed(int ranks, const pealZeroOptions_t& options, const std::
 }
 
 TEST(Registration, MixedModelsHaveTheSameBitsAtEveryStage) {
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const int ranks : rankCounts({1, 2, 3, 5})) {
     const TrainedState expected = trainMixed(ranks, mixedOptions(0, 1 << 20, 2));
     EXPECT_EQ(expected.master.size(), 415u);
     EXPECT_EQ(expected.weight.size(), 415u + 106u);
@@ -150,7 +151,7 @@ TEST(Registration, FrozenParametersKeepTheirFirstValues) {
 }
 
 TEST(Registration, FrozenParametersCountAsTheFormulasSay) {
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : rankCounts({1, 2, 3, 7})) {
     for (int stage = 0; stage <= 3; ++stage) {
       std::vector<pealZeroCounters_t> counted(static_cast<size_t>(ranks));
       onRanks(ranks, [&](int rank, pealComm_t comm) {

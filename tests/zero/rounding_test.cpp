@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 #include "tests/zero/trained_state.h"
 
@@ -67,7 +68,7 @@ TEST(StochasticRounding, DependsNotOnTheNumberOfRanks) {
   options.seed = 77;
   const TrainedState one = trainKept(1, options, 0, 2);
   EXPECT_NE(trainKept(1, options, 0, 3).weight, one.weight);
-  for (const int ranks : {2, 3, 5}) {
+  for (const int ranks : rankCounts({2, 3, 5})) {
     for (const int stage : {1, 3}) {
       options.stage = stage;
       options.bucketBytes = 90;
@@ -100,7 +101,7 @@ TEST(StochasticRounding, DependsNotOnTheNumberOfRanks) {
 
 // No master of this run is a tie, so the weights are the same too, and with them all later gradients.
 TEST(Remainders, GiveTheBitsOfFp32MastersAtEveryStage) {
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const int ranks : rankCounts({1, 2, 3, 5})) {
     pealZeroOptions_t options = roundingOptions(0, 1 << 20);
     const TrainedState expected = trainKept(ranks, options, 1e-2, 4);
     options.master = pealZeroMasterRemainder;

@@ -1,0 +1,25 @@
+// How much of a test runs under sanitizers, which are ten times slower: what they look for, races and bad
+// memory, a few ranks show; sums that depend on the number of ranks are the other builds' business, which try
+// them all.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+namespace peal::zero::test {
+
+#ifdef PEAL_SANITIZED
+inline constexpr int kMostRanks = 3;
+inline constexpr size_t kEveryByte = 7;  // of files that are damaged byte by byte: every seventh
+inline constexpr int kKills = 12;
+#else
+inline constexpr int kMostRanks = 128;
+inline constexpr size_t kEveryByte = 1;
+inline constexpr int kKills = 50;
+#endif
+
+inline std::vector<int> rankCounts(std::vector<int> all) {
+  std::erase_if(all, [](int ranks) { return ranks > kMostRanks; });
+  return all;
+}
+
+}  // namespace peal::zero::test
