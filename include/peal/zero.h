@@ -64,6 +64,9 @@ typedef enum {
    * one away from zero, not the even one (of random masters that is one in 65536). NaN stays NaN. Not with
    * stochasticRounding. */
   pealZeroMasterRemainder = 1,
+  /* The weights are fp32 and their own masters, K = 8: read with pealZeroWeightsFp32. Gradients are fp32, too
+   * (reduceType). Frozen parameters are fp32 with values that bf16 can hold. On host memory. */
+  pealZeroMasterIsWeight = 2,
 } pealZeroMasterFormat_t;
 
 /* What gradients are handed over, summed, sent and kept in. */
@@ -233,6 +236,8 @@ PEAL_API pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_
 
 /* *weights: the parameter's bf16 values, elements of them, to be read while its unit is open. */
 PEAL_API pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights);
+/* The same of an engine with pealZeroMasterIsWeight: fp32. Each refuses the other's engine. */
+PEAL_API pealResult_t pealZeroWeightsFp32(pealZero_t zero, int id, const float** weights);
 
 /* *gradient: where to write the trained parameter's bf16 gradient of this micro-batch, all elements, each
  * rounded once from an fp32 sum over the micro-batch's tokens. What is there before is undefined. Valid while

@@ -97,6 +97,11 @@ class Engine {
     check(pealZeroWeights(zero_, id, &values));
     return values;
   }
+  const float* weightsFp32(int id) {
+    const float* values = nullptr;
+    check(pealZeroWeightsFp32(zero_, id, &values));
+    return values;
+  }
   uint16_t* gradient(int id) {
     uint16_t* values = nullptr;
     check(pealZeroGradient(zero_, id, &values));

@@ -124,7 +124,12 @@ pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_t pass) {
 
 pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights) {
   return call(zero, __func__, weights, "weights",
-              [&](Engine& engine) { return store(engine.weights(id), weights); });
+              [&](Engine& engine) { return storeAs(engine.weights(id, Precision::Bf16), weights); });
+}
+
+pealResult_t pealZeroWeightsFp32(pealZero_t zero, int id, const float** weights) {
+  return call(zero, __func__, weights, "weights",
+              [&](Engine& engine) { return storeAs(engine.weights(id, Precision::Fp32), weights); });
 }
 
 pealResult_t pealZeroGradient(pealZero_t zero, int id, uint16_t** gradient) {

@@ -42,7 +42,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"beta2", o.beta2, 0, below1},
       {"epsilon", o.epsilon, 0, 1},
       {"weightDecay", o.weightDecay, 0, 1e6},
-      {"master", static_cast<double>(o.master), 0, 1},
+      {"master", static_cast<double>(o.master), 0, 2},
       {"stochasticRounding", static_cast<double>(o.stochasticRounding), 0, 1},
   }};
   for (const Range& range : ranges) {
@@ -56,6 +56,12 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
                  "the engine's master is pealZeroMasterRemainder and stochasticRounding is 1: a remainder is "
                  "what a master is more than its weight rounded to nearest, so weights rounded at random "
                  "would need the fp32 masters; switch one of the two off"};
+  }
+  if (o.master == pealZeroMasterIsWeight &&
+      (o.reduceType != pealZeroReduceFp32 || o.stochasticRounding != 0)) {
+    return Error{pealInvalidArgument,
+                 "the engine's master is pealZeroMasterIsWeight: weights are fp32, so gradients are, too "
+                 "(reduceType is pealZeroReduceFp32), and nothing is rounded (stochasticRounding is 0)"};
   }
   if (o.stage == 0 && o.shardGroup != 0) {
     return Error{
@@ -230,8 +236,15 @@ Result<void> Engine::closeBackward(size_t unit) {
   return {};
 }
 
-Result<const uint16_t*> Engine::weights(int id) {
+Result<void*> Engine::weights(int id, Precision asked) {
   PEAL_TRY(checkSealed());
+  if (asked != model_.weightPrecision()) {
+    return Error{pealInvalidUsage, asked == Precision::Bf16
+                                       ? "weights are fp32 (master is pealZeroMasterIsWeight): call "
+                                         "pealZeroWeightsFp32"
+                                       : "weights are bf16 (master is not pealZeroMasterIsWeight): call "
+                                         "pealZeroWeights"};
+  }
   const Result<size_t> index = parameterIndex(id);
   if (!index) {
     return index.error();
@@ -244,7 +257,7 @@ Result<const uint16_t*> Engine::weights(int id) {
                     "enter it first",
                     id, parameter.name, parameter.unit)};
   }
-  return weights_.weights(*index);
+  return weights_.weights(*index).data;
 }
 
 Result<void*> Engine::gradient(int id, Precision asked) {

@@ -36,7 +36,7 @@ class Engine {
 
   Result<void> enter(int unit, pealZeroPass_t pass);
   Result<void> leave(int unit, pealZeroPass_t pass);
-  Result<const uint16_t*> weights(int id);
+  Result<void*> weights(int id, Precision asked);
   Result<void*> gradient(int id, Precision asked);
   Result<void> gradientReady(int id);
   Result<void> endMicroBatch();

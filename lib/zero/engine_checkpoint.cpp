@@ -71,7 +71,12 @@ class Engine::State : public checkpoint::State {
     const Place at = place(stretch);
     const size_t size = stretch.elements * elementBytes(stream);
     if (stream == Stream::Weight || stream == Stream::Frozen) {
-      return device().download(to, weights(at), size);
+      const Elements from = weights(at);
+      if (from.isWide()) {
+        loops().round(from.fp32(), static_cast<uint16_t*>(to), stretch.elements);
+        return {};
+      }
+      return device().download(to, from.data, size);
     }
     std::vector<float> room;
     const Result<const float*> values =
@@ -101,10 +106,15 @@ class Engine::State : public checkpoint::State {
             size);
       case Stream::Weight:
         // A remainder belongs to the weight that its master gave.
-        return engine_.options_.master != pealZeroMasterRemainder ? device().upload(weights(at), from, size)
-                                                                  : Result<void>();
+        // So does an fp32 weight, which is one.
+        return engine_.options_.master == pealZeroMasterFp32 ? device().upload(weights(at).data, from, size)
+                                                             : Result<void>();
       case Stream::Frozen:
-        return device().upload(weights(at), from, size);
+        if (const Elements to = weights(at); to.isWide()) {
+          loops().widen(static_cast<const uint16_t*>(from), to.fp32(), stretch.elements);
+          return {};
+        }
+        return device().upload(weights(at).data, from, size);
     }
     return {};
   }
@@ -150,7 +160,11 @@ class Engine::State : public checkpoint::State {
         bucket, begin,
         static_cast<std::ptrdiff_t>(begin) - static_cast<std::ptrdiff_t>(engine_.model_.owned(bucket).begin)};
   }
-  uint16_t* weights(const Place& at) const { return engine_.weights_.ownedPart(at.bucket) + at.offset; }
+  Elements weights(const Place& at) const {
+    const Elements own = engine_.weights_.ownedPart(at.bucket);
+    const auto size = static_cast<std::ptrdiff_t>(bytesOf(own.precision));
+    return {static_cast<std::byte*>(own.data) + at.offset * size, own.precision};
+  }
   static pealZeroTensor_t tensorOf(Stream stream) { return static_cast<pealZeroTensor_t>(stream); }
 
   Engine& engine_;

@@ -28,6 +28,9 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const Bucket& bucket = model_.layout.bucketOf(parameter);
   const std::vector<size_t> counts = partsOf(parameter, bucket);
   if (tensor == pealZeroWeight) {
+    if (model_.weightPrecision() == Precision::Fp32) {
+      return weights_.read(parameter, counts, values);
+    }
     std::vector<uint16_t> rounded(parameter.elements);
     PEAL_TRY(weights_.read(parameter, counts, rounded.data()));
     std::transform(rounded.begin(), rounded.end(), values, fromBf16);

@@ -7,6 +7,7 @@
 // On top come pieces of bounded size. No arena changes its size, since no bucket gets larger than the largest
 // before. Names, shapes and Parameter::index stay, and with them checkpoints and stochastic rounding.
 #include <algorithm>
+#include <cstring>
 
 #include "lib/zero/engine.h"
 
@@ -98,16 +99,17 @@ Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
 
 // Every rank has all weights, where they lay: what it owns from now on goes where it lies from now on.
 void Engine::moveWeights(const Layout& next) {
-  auto* moved = static_cast<uint16_t*>(gradients_.idle());
+  const Elements moved{gradients_.idle(), model_.weightPrecision()};
   for (const Bucket& bucket : model_.layout.buckets) {
-    const uint16_t* all = weights_.all(bucket);
+    const Elements all = weights_.all(bucket);
     forEachMove(bucket, next, 0, bucket.elements, [&](uint64_t from, uint64_t state, uint64_t count) {
-      std::copy_n(all + from, count, moved + state);
+      std::memcpy(moved.at(state).data, all.at(from).data, count * model_.weightBytes());
     });
   }
   for (const Bucket& bucket : next.buckets) {
     const Owned part = model_.owned(bucket);
-    std::copy_n(moved + part.state, part.elements, weights_.ownedPart(bucket));
+    std::memcpy(weights_.ownedPart(bucket).data, moved.at(part.state).data,
+                part.elements * model_.weightBytes());
   }
 }
 

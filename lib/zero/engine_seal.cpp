@@ -98,7 +98,10 @@ void Engine::makeModel() {
   input.parameters = layout.elements;
   input.frozenParameters = layout.frozenElements;
   input.gradientBytes = static_cast<int>(model_.gradientBytes());
-  input.optimizerBytes = options_.master == pealZeroMasterRemainder ? 10 : 12;
+  input.optimizerBytes = options_.master == pealZeroMasterIsWeight    ? 8
+                         : options_.master == pealZeroMasterRemainder ? 10
+                                                                      : 12;
+  input.weightBytes = static_cast<int>(model_.weightBytes());
   input.ranks = collectives_->ranks();
   input.rank = collectives_->rank();
   input.microBatches = options_.microBatches;

@@ -36,6 +36,14 @@ struct AdamwRemainderArgsOf {
 };
 using AdamwRemainderArgs = AdamwRemainderArgsOf<uint16_t>;
 
+struct AdamwWeightArgs {
+  const float* gradient;
+  float* weight;
+  float* moment1;
+  float* moment2;
+  size_t count;
+};
+
 // Of stochastic rounding: element i of the arrays has the global index firstIndex + i.
 struct StochasticKey {
   uint64_t seed, step, firstIndex;
@@ -83,6 +91,8 @@ struct Loops {
   void (*adamwStochasticFp32)(const AdamwScalars& scalars, const AdamwArgsOf<float>& args,
                               const StochasticKey& key);
   void (*adamwRemainderFp32)(const AdamwScalars& scalars, const AdamwRemainderArgsOf<float>& args);
+  // Weights that are their own masters.
+  void (*adamwWeightsFp32)(const AdamwScalars& scalars, const AdamwWeightArgs& args);
   void (*squareBlocksFp32)(const float* values, size_t blocks, WideBlockSquares* results);
   // sums += values.
   void (*addFp32)(const float* values, float* sums, size_t count);

@@ -34,6 +34,11 @@ struct Model {
   Precision gradientPrecision() const {
     return options.reduceType == pealZeroReduceFp32 ? Precision::Fp32 : Precision::Bf16;
   }
+  // Of the weights; fp32 ones are their own masters.
+  Precision weightPrecision() const {
+    return options.master == pealZeroMasterIsWeight ? Precision::Fp32 : Precision::Bf16;
+  }
+  uint64_t weightBytes() const { return bytesOf(weightPrecision()); }
   uint64_t gradientBytes() const { return bytesOf(gradientPrecision()); }
   Owned owned(const Bucket& bucket) const {
     if (stage() == 0) {

@@ -14,13 +14,15 @@ Result<void> Optimizer::allocate(const Model& model, const std::shared_ptr<Devic
   model_ = &model;
   device_ = device;
   const uint64_t owned = model.stage() == 0 ? model.layout.elements : model.layout.shardElements;
-  const uint64_t masterBytes = hasRemainders() ? kRemainderBytes : kFloatBytes;
+  const uint64_t masterBytes = !hasMasters() ? 0 : hasRemainders() ? kRemainderBytes : kFloatBytes;
   const uint64_t planned = model.plan.optimizer / (masterBytes + 2 * kFloatBytes);  // elements
   const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
     return arena.allocate(device, name, pealZeroModelState, ArenaMemory::Private, owned * bytes,
                           planned * bytes);
   };
-  PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes));
+  if (hasMasters()) {
+    PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes));
+  }
   PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
   PEAL_TRY(allocate(moment2_, "moment2", kFloatBytes));
   groups_.reserve(model.groups.size());
@@ -43,6 +45,9 @@ void Optimizer::followLayout() {
 std::vector<Plane> Optimizer::planes() const {
   std::vector<Plane> planes;
   for (const Arena* arena : {&master_, &moment1_, &moment2_}) {
+    if (!arena->exists()) {
+      continue;
+    }
     const uint64_t bytes = arena == &master_ && hasRemainders() ? kRemainderBytes : kFloatBytes;
     for (uint64_t offset = 0; offset < bytes; offset += sizeof(uint16_t)) {
       planes.push_back({arena->as<std::byte>() + offset, bytes});
@@ -61,7 +66,7 @@ Result<void> Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::sp
   const Owned part = model_->owned(bucket);
   const uint64_t from = std::max(begin, part.begin);
   const uint64_t to = std::min(begin + values.size(), part.begin + part.elements);
-  if (from >= to) {
+  if (from >= to || !hasMasters()) {
     return {};
   }
   const float* first = values.data() + (from - begin);
@@ -111,18 +116,18 @@ struct AdamwLoops<float> {
 
 template <class Gradient>
 void Optimizer::updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state,
-                              uint16_t* weight, const Segment& segment) {
+                              Elements weight, const Segment& segment) {
   using Ways = AdamwLoops<Gradient>;
   const Loops& with = loops();
   float* moment1 = moment1_.as<float>() + state;
   float* moment2 = moment2_.as<float>() + state;
   if (hasRemainders()) {
-    (with.*Ways::remainder)(
-        scalars, {gradient, master_.as<int16_t>() + state, moment1, moment2, weight, segment.elements});
+    (with.*Ways::remainder)(scalars, {gradient, master_.as<int16_t>() + state, moment1, moment2,
+                                      weight.bf16(), segment.elements});
     return;
   }
-  const AdamwArgsOf<Gradient> args{gradient,        master_.as<float>() + state, moment1, moment2, weight,
-                                   segment.elements};
+  const AdamwArgsOf<Gradient> args{
+      gradient, master_.as<float>() + state, moment1, moment2, weight.bf16(), segment.elements};
   if (model_->options.stochasticRounding != 0) {
     (with.*Ways::stochastic)(scalars, args, {model_->options.seed, step_, segment.index});
   } else {
@@ -130,9 +135,9 @@ void Optimizer::updateStretch(const AdamwScalars& scalars, const Gradient* gradi
   }
 }
 
-Result<void> Optimizer::update(size_t index, Elements gradient, uint16_t* weight) {
+Result<void> Optimizer::update(size_t index, Elements gradient, Elements weight) {
   if (!device_->isHost()) {
-    return steps_.update(index, gradient.bf16(), weight);
+    return steps_.update(index, gradient.bf16(), weight.bf16());
   }
   const Owned part = model_->owned(model_->layout.buckets[index]);
   for (const Segment& segment : segments_[index]) {
@@ -141,23 +146,29 @@ Result<void> Optimizer::update(size_t index, Elements gradient, uint16_t* weight
     AdamwScalars scalars = group.scalars;
     scalars.decayFactor = segment.decay == pealZeroDecay ? group.decayFactor : 1.0f;
     const Elements from = gradient.at(offset);
-    if (from.isWide()) {
-      updateStretch(scalars, from.fp32(), part.state + offset, weight + offset, segment);
+    if (!hasMasters()) {
+      const uint64_t at = part.state + offset;
+      loops().adamwWeightsFp32(scalars, {from.fp32(), weight.at(offset).fp32(), moment1_.as<float>() + at,
+                                         moment2_.as<float>() + at, segment.elements});
+    } else if (from.isWide()) {
+      updateStretch(scalars, from.fp32(), part.state + offset, weight.at(offset), segment);
     } else {
-      updateStretch(scalars, from.bf16(), part.state + offset, weight + offset, segment);
+      updateStretch(scalars, from.bf16(), part.state + offset, weight.at(offset), segment);
     }
   }
   return {};
 }
 
 Result<const float*> Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset,
-                                      uint64_t count, const uint16_t* weight,
-                                      std::vector<float>& room) const {
+                                      uint64_t count, Elements weight, std::vector<float>& room) const {
   const uint64_t at = model_->owned(bucket).state + offset;
+  if (tensor == pealZeroMaster && !hasMasters()) {
+    return device_->view<float>(weight.at(offset).fp32(), count, room);
+  }
   if (tensor == pealZeroMaster && hasRemainders()) {
     std::vector<uint16_t> weights;
     std::vector<int16_t> remainders;
-    const Result<const uint16_t*> upper = device_->view<uint16_t>(weight + offset, count, weights);
+    const Result<const uint16_t*> upper = device_->view<uint16_t>(weight.at(offset).bf16(), count, weights);
     const Result<const int16_t*> lower =
         device_->view<int16_t>(master_.as<int16_t>() + at, count, remainders);
     if (!upper || !lower) {

@@ -35,7 +35,7 @@ class Optimizer {
 
   // The layout's buckets are others now; the arenas have moved.
   void followLayout();
-  // The three arenas, plane by plane.
+  // The arenas, plane by plane.
   std::vector<Plane> planes() const;
 
   // The first values of `count` elements from `begin` of the bucket; what is not owned is passed over.
@@ -44,16 +44,16 @@ class Optimizer {
   // Begins update number `step`; every gradient is multiplied by gradientScale.
   Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale);
   // gradient, weight: the owned part of bucket number `index`.
-  Result<void> update(size_t index, Elements gradient, uint16_t* weight);
+  Result<void> update(size_t index, Elements gradient, Elements weight);
 
   // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
   // owned part of the bucket's weights. In an arena, or in room if they have to be put together or are not
   // the host's.
   Result<const float*> state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset, uint64_t count,
-                             const uint16_t* weight, std::vector<float>& room) const;
+                             Elements weight, std::vector<float>& room) const;
   // The same of a moment, to be written.
   float* moment(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset);
-  // All of the three arenas.
+  // All of the arenas.
   std::array<std::span<const std::byte>, 3> held() const {
     return {master_.bytes(), moment1_.bytes(), moment2_.bytes()};
   }
@@ -63,7 +63,9 @@ class Optimizer {
   std::shared_ptr<Device> device_;
   bool hasRemainders() const { return model_->options.master == pealZeroMasterRemainder; }
 
-  Arena master_;  // fp32, or int16_t remainders
+  bool hasMasters() const { return model_->options.master != pealZeroMasterIsWeight; }
+
+  Arena master_;  // fp32, or int16_t remainders; none if the weights are the masters
   Arena moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
   DeviceSteps steps_;                           // on a GPU
@@ -73,7 +75,7 @@ class Optimizer {
   };
   // One stretch with the same numbers; Gradient: of gradient's elements.
   template <class Gradient>
-  void updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state, uint16_t* weight,
+  void updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state, Elements weight,
                      const Segment& segment);
   std::vector<GroupScalars> groups_;  // of the running update
   uint64_t step_ = 0;                 // its number

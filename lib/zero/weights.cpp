@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
+#include "lib/reduce/adamw.h"
 #include "lib/zero/loops.h"
 
 namespace peal::zero {
 namespace {
-
-constexpr uint64_t kWeightBytes = 2;
 
 const char* passName(pealZeroPass_t pass) { return pass == pealZeroForward ? "forward" : "backward"; }
 
@@ -23,12 +22,12 @@ Result<void> Weights::allocate(const Model& model, Collectives& collectives) {
   PEAL_TRY(weights_.allocate(
       collectives.device(), "weights", pealZeroModelState, ArenaMemory::Shared,
       (full ? layout.elements + layout.frozenElements : layout.shardElements + layout.frozenShardElements) *
-          kWeightBytes,
+          model.weightBytes(),
       model.plan.weights));
   if (!full) {
     slotTaken_.assign(static_cast<size_t>(model.options.unitSlots), false);
     PEAL_TRY(buffers_.allocate(collectives.device(), "unit buffers", pealZeroWorking, ArenaMemory::Shared,
-                               slotTaken_.size() * layout.largestUnit * kWeightBytes,
+                               slotTaken_.size() * layout.largestUnit * model.weightBytes(),
                                model.plan.unitBuffers));
   }
   units_.resize(layout.units.size());
@@ -54,12 +53,19 @@ Result<void> Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin
   if (from >= to) {
     return {};
   }
-  uint16_t* held = weights_.as<uint16_t>() + (full ? bucket.begin : bucket.shardBegin);
+  const Elements held = in(weights_, (full ? bucket.begin : bucket.shardBegin) + (from - heldBegin));
+  const float* first = values.data() + (from - begin);
+  if (held.isWide()) {
+    // Frozen values are those that checkpoints keep, at either precision.
+    for (uint64_t i = 0; i < to - from; ++i) {
+      held.fp32()[i] = role == Role::Frozen ? fromBf16(toBf16(first[i])) : first[i];
+    }
+    return {};
+  }
   const bool split = role == Role::Trained && model_->options.master == pealZeroMasterRemainder;
   const auto round = split ? loops().splitWeights : loops().round;
-  return collectives_->device()->write(held + (from - heldBegin), to - from, [&](uint16_t* rounded) {
-    round(values.data() + (from - begin), rounded, to - from);
-  });
+  return collectives_->device()->write(held.bf16(), to - from,
+                                       [&](uint16_t* rounded) { round(first, rounded, to - from); });
 }
 
 // ---- units ------------------------------------------------------------------------------------------------
@@ -101,17 +107,17 @@ Result<void> Weights::leave(size_t unit, pealZeroPass_t pass) {
                                                                             : Result<void>();
 }
 
-const uint16_t* Weights::weights(size_t id) const {
+Elements Weights::weights(size_t id) const {
   const Parameter& parameter = model_->layout.parameters[id];
   if (model_->stage() <= 2) {
-    return weights_.as<uint16_t>() + parameter.begin;
+    return in(weights_, parameter.begin);
   }
   // The frozen part follows the trained one.
   const auto unit = static_cast<size_t>(parameter.unit);
   const Bucket& bucket = model_->layout.bucketOf(parameter);
   const uint64_t before = &bucket == &model_->layout.frozen[unit] ? model_->layout.units[unit].elements : 0;
-  return buffers_.as<uint16_t>() + static_cast<uint64_t>(units_[unit].slot) * model_->layout.largestUnit +
-         before + (parameter.begin - bucket.begin);
+  return in(buffers_, static_cast<uint64_t>(units_[unit].slot) * model_->layout.largestUnit + before +
+                          (parameter.begin - bucket.begin));
 }
 
 Result<void> Weights::enterSharded(size_t unit, pealZeroPass_t pass) {
@@ -139,13 +145,13 @@ Result<void> Weights::enterSharded(size_t unit, pealZeroPass_t pass) {
 Result<void> Weights::gather(size_t unit, int slot) {
   UnitState& state = units_[unit];
   const Layout& layout = model_->layout;
-  uint16_t* to = buffers_.as<uint16_t>() + static_cast<uint64_t>(slot) * layout.largestUnit;
+  Elements to = in(buffers_, static_cast<uint64_t>(slot) * layout.largestUnit);
   for (const Bucket* part : {&layout.buckets[layout.buckets.size() - 1 - unit], &layout.frozen[unit]}) {
     if (!part->parameters.empty()) {
       PEAL_TRY(collectives_->allGather(Among::Group, {pealZeroAllGather, static_cast<int64_t>(unit)},
-                                       ownedPart(*part), to, part->counts, pealBfloat16));
+                                       ownedPart(*part).data, to.data, part->counts, typeOf(to.precision)));
     }
-    to += part->elements;
+    to = to.at(part->elements);
   }
   slotTaken_[static_cast<size_t>(slot)] = true;
   state.slot = slot;
@@ -254,16 +260,16 @@ void Weights::followLayout() {
 
 // ---- the step ---------------------------------------------------------------------------------------------
 
-uint16_t* Weights::owned(size_t bucket) const { return ownedPart(model_->layout.buckets[bucket]); }
+Elements Weights::owned(size_t bucket) const { return ownedPart(model_->layout.buckets[bucket]); }
 
-uint16_t* Weights::ownedPart(const Bucket& bucket) const {
+Elements Weights::ownedPart(const Bucket& bucket) const {
   switch (model_->stage()) {
     case 0:
-      return weights_.as<uint16_t>() + bucket.begin;
+      return in(weights_, bucket.begin);
     case 3:
-      return weights_.as<uint16_t>() + bucket.shardBegin;
+      return in(weights_, bucket.shardBegin);
     default:
-      return weights_.as<uint16_t>() + bucket.begin + bucket.ownBegin;
+      return in(weights_, bucket.begin + bucket.ownBegin);
   }
 }
 
@@ -272,31 +278,32 @@ Result<void> Weights::gatherUpdated(size_t index, int counter) {
     return {};
   }
   const Bucket& bucket = model_->layout.buckets[index];
-  PEAL_TRY(collectives_->allGather(Among::Group, {counter, model_->nameOf(index)}, owned(index),
-                                   weights_.as<uint16_t>() + bucket.begin, bucket.counts, pealBfloat16));
+  PEAL_TRY(collectives_->allGather(Among::Group, {counter, model_->nameOf(index)}, owned(index).data,
+                                   all(bucket).data, bucket.counts, typeOf(model_->weightPrecision())));
   return collectives_->record(updated_[index]);
 }
 
-Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values) {
+Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> counts, void* values) {
   const Bucket& bucket = model_->layout.bucketOf(parameter);
   Device& device = *collectives_->device();
   if (model_->stage() <= 2) {
     if (parameter.role == Role::Trained) {
       PEAL_TRY(collectives_->wait(updated_[parameter.bucket]));
     }
-    return device.download(values, weights_.as<uint16_t>() + parameter.begin,
-                           parameter.elements * kWeightBytes);
+    return device.download(values, in(weights_, parameter.begin).data,
+                           parameter.elements * model_->weightBytes());
   }
   const uint64_t skipped = parameter.begin - std::min(parameter.begin, bucket.begin + bucket.ownBegin);
-  std::vector<uint16_t> room;
-  const Result<const uint16_t*> own =
-      device.view<uint16_t>(ownedPart(bucket) + std::min(skipped, bucket.ownElements),
-                            counts[static_cast<size_t>(collectives_->shard())], room);
-  if (!own) {
-    return own.error();
+  const uint64_t count = counts[static_cast<size_t>(collectives_->shard())];
+  const Elements own = ownedPart(bucket).at(std::min(skipped, bucket.ownElements));
+  std::vector<std::byte> room;
+  const Result<const std::byte*> bytes =
+      device.view<std::byte>(static_cast<const std::byte*>(own.data), count * bytesOf(own.precision), room);
+  if (!bytes) {
+    return bytes.error();
   }
-  PEAL_TRY(
-      collectives_->allGather(Among::Group, pealZeroInspect, *own, values, counts, pealBfloat16, Data::Host));
+  PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect, *bytes, values, counts,
+                                   typeOf(own.precision), Data::Host));
   return collectives_->finish();
 }
 

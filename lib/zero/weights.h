@@ -37,7 +37,7 @@ class Weights {
   // What this rank holds between steps: all weights, or its part of them.
   std::span<const std::byte> held() const { return weights_.bytes(); }
   // While its unit is open.
-  const uint16_t* weights(size_t id) const;
+  Elements weights(size_t id) const;
 
   // Forgets gathered units that are not open, kept ones too.
   void forgetGathered();
@@ -45,18 +45,21 @@ class Weights {
   // The layout's buckets are others now; gatherUpdated() comes next, for all of them.
   void followLayout();
   // All weights of a bucket, at stages 0 to 2.
-  const uint16_t* all(const Bucket& bucket) const { return weights_.as<uint16_t>() + bucket.begin; }
+  Elements all(const Bucket& bucket) const { return in(weights_, bucket.begin); }
 
   // The step: where a bucket's owned part goes, and its way to the other ranks.
-  uint16_t* owned(size_t bucket) const;
-  uint16_t* ownedPart(const Bucket& bucket) const;  // also of a bucket of frozen ones
+  Elements owned(size_t bucket) const;
+  Elements ownedPart(const Bucket& bucket) const;  // also of a bucket of frozen ones
   // counter: of the step, or pealZeroInspect after a load.
   Result<void> gatherUpdated(size_t bucket, int counter = pealZeroAllGather);
 
-  // bf16 values of a parameter on every rank; waits. counts: how many of them each rank owns.
-  Result<void> read(const Parameter& parameter, std::span<const size_t> counts, uint16_t* values);
+  // A parameter's values on every rank, as they are; waits. counts: how many of them each rank owns.
+  Result<void> read(const Parameter& parameter, std::span<const size_t> counts, void* values);
 
  private:
+  Elements in(const Arena& arena, uint64_t element) const {
+    return Elements{arena.as<void>(), model_->weightPrecision()}.at(element);
+  }
   struct UnitState {
     bool open = false;
     pealZeroPass_t pass = pealZeroForward;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <string>
@@ -115,7 +115,7 @@ TEST(ReduceFp32, RoundsNothingToBf16) {
       double sum = 0;
       float exact = 0;
       for (int rank = 0; rank < kRanks; ++rank) {
-        const float value = syntheticValue(p, i, rank, 0, 0, roundToBf16(initialValue(p, i)));
+        const float value = syntheticValue(p, i, rank, 0, 0, widen(roundToBf16(initialValue(p, i))));
         sum += value;
         exact += value;
       }
@@ -234,6 +234,142 @@ TEST(ReduceFp32, GradientsOfTheOtherTypeAreRefused) {
       EXPECT_EQ(wide != nullptr, isWide);
     });
   }
+}
+
+pealZeroOptions_t fp32Options(int stage, int group = 0, size_t bucketBytes = 300, int microBatches = 1) {
+  pealZeroOptions_t options = wideOptions(stage, group, bucketBytes, microBatches);
+  options.master = pealZeroMasterIsWeight;
+  return options;
+}
+
+TEST(WeightsFp32, AreTheirMastersWithTheSameBitsAtEveryStageAndInGroups) {
+  for (const auto& [ranks, groups] : {std::pair<int, std::vector<int>>{1, {0}}, {3, {0}}, {4, {0, 2}}}) {
+    const WideRun expected = trainWide(ranks, fp32Options(0, 0, 1 << 20));
+    EXPECT_EQ(expected.weight, expected.master);
+    EXPECT_FALSE(trainWide(ranks, wideOptions(0)) == expected);
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const int group : groups) {
+        for (const size_t bucketBytes : {size_t{4}, size_t{700}}) {
+          const int inGroups = stage == 0 ? 0 : group;
+          EXPECT_TRUE(trainWide(ranks, fp32Options(stage, inGroups, bucketBytes)) == expected)
+              << ranks << " ranks in groups of " << group << ", stage " << stage << ", buckets of "
+              << bucketBytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightsFp32, TakeTheBytesOfTheFormula) {
+  const Shape shape = unevenShape();
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(3, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, fp32Options(stage), shape);
+      uint64_t states = 0;
+      for (const pealZeroArena_t& arena : trainer.engine().memory()) {
+        EXPECT_EQ(arena.bytes, arena.plannedBytes) << arena.name << ", stage " << stage;
+        EXPECT_NE(arena.name, std::string("master"));
+        states += arena.kind == pealZeroModelState ? arena.bytes : 0;
+      }
+      pealZeroPlanInput_t input = defaultPlanInput();
+      input.parameters = trainer.elements();
+      input.weightBytes = 4;
+      input.gradientBytes = 4;
+      input.optimizerBytes = 8;
+      input.ranks = 3;
+      input.rank = rank;
+      const pealZeroPlanStage_t row = plan(input).stages[stage];
+      EXPECT_EQ(states, row.modelStates);
+      if (stage == 1) {
+        EXPECT_EQ(states, 8 * trainer.elements() + 8 * row.shardElements);
+      }
+      trainer.step();
+      const pealZeroCounters_t counters = trainer.engine().counters();
+      EXPECT_EQ(counters.bytesSent[pealZeroAllGather], 4 * counters.elementsSent[pealZeroAllGather]);
+    });
+  }
+}
+
+// One step against fp64: nothing on the way is bf16.
+TEST(WeightsFp32, FollowTheReference) {
+  pealZeroOptions_t options = fp32Options(2);
+  options.clipNorm = 0;
+  const WideRun run = trainWide(2, options, 1);
+  const Shape shape = unevenShape();
+  size_t at = 0;
+  for (size_t p = 0; p < shape.size(); ++p) {
+    for (uint64_t i = 0; i < shape[p].elements; ++i, ++at) {
+      const double w = initialValue(p, i);
+      const double gradient = (static_cast<double>(syntheticValue(p, i, 0, 0, 0, initialValue(p, i))) +
+                               syntheticValue(p, i, 1, 0, 0, initialValue(p, i))) /
+                              37;  // 16 + 21 tokens
+      const double decay = shape[p].decay == pealZeroDecay ? options.weightDecay : 0;
+      const double expected = w - 1e-2 * (gradient / (std::abs(gradient) + options.epsilon) + decay * w);
+      EXPECT_NEAR(run.weight[at], expected, 1e-6) << p << " " << i;
+    }
+  }
+}
+
+// Saved on some ranks at one stage and loaded on others at another: every bit of the weights; and into an
+// engine of bf16 weights, of the same masters.
+TEST(WeightsFp32, CheckpointsKeepEveryBit) {
+  const std::string folder = testing::TempDir() + "peal-fp32-checkpoint";
+  std::filesystem::remove_all(folder);
+  Shape shape = unevenShape();
+  shape[2].frozen = true;
+  std::vector<float> weights, masters, moments;
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, fp32Options(1), shape);
+    trainer.order = {10, 3, 5, 0, 8, 1, 4, 6, 7, 9};
+    trainer.step();
+    trainer.step();
+    trainer.engine().save(folder);
+    const std::vector<float> weight = trainer.read(pealZeroWeight);
+    const std::vector<float> master = trainer.read(pealZeroMaster);
+    const std::vector<float> moment = trainer.read(pealZeroMoment2);
+    if (rank == 0) {
+      weights = weight;
+      masters = master;
+      moments = moment;
+    }
+  });
+  for (int stage = 0; stage <= 3; ++stage) {
+    onRanks(3, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, fp32Options(stage), shape);
+      trainer.engine().load(folder);
+      EXPECT_EQ(trainer.read(pealZeroWeight), weights) << stage;
+      EXPECT_EQ(trainer.read(pealZeroMaster), masters) << stage;
+      EXPECT_EQ(trainer.read(pealZeroMoment2), moments) << stage;
+      trainer.engine().checkReplicas();
+      Trainer narrow(comm, rank, wideOptions(stage), shape);
+      narrow.engine().load(folder);
+      EXPECT_EQ(narrow.read(pealZeroMaster), masters) << stage;
+    });
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(WeightsFp32, WhatDoesNotGoWithThemIsRefused) {
+  onRanks(1, [&](int, pealComm_t comm) {
+    pealZeroOptions_t narrow = fp32Options(1);
+    narrow.reduceType = pealZeroReduceBf16;
+    EXPECT_THROW(Engine(comm, narrow), Failure);
+    pealZeroOptions_t stochastic = fp32Options(1);
+    stochastic.stochasticRounding = 1;
+    EXPECT_THROW(Engine(comm, stochastic), Failure);
+    for (const bool isWide : {false, true}) {
+      Engine engine(comm, isWide ? fp32Options(1) : wideOptions(1));
+      const float initial = 1;
+      engine.setInitial(engine.addParameter("p", 1, 0, pealZeroDecay), &initial);
+      engine.seal();
+      engine.enter(0, pealZeroForward);
+      const uint16_t* bf16 = nullptr;
+      const float* fp32 = nullptr;
+      EXPECT_EQ(pealZeroWeights(engine.handle(), 0, &bf16), isWide ? pealInvalidUsage : pealSuccess);
+      EXPECT_EQ(pealZeroWeightsFp32(engine.handle(), 0, &fp32), isWide ? pealSuccess : pealInvalidUsage);
+      engine.leave(0, pealZeroForward);
+    }
+  });
 }
 
 }  // namespace

@@ -60,16 +60,16 @@ float initialValue(size_t parameter, uint64_t element) {
 }
 
 float syntheticValue(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
-                     uint16_t weight) {
+                     float weight) {
   const uint64_t place = element * 31 + parameter * 17 + static_cast<uint64_t>(rank) * 7 + step * 3 +
                          static_cast<uint64_t>(microBatch) * 11;
   const float target = (static_cast<float>(place % 97) - 48.0f) * 0.021f;
-  return (widen(weight) - target) * (1.0f + static_cast<float>(rank) * 0.37f);
+  return (weight - target) * (1.0f + static_cast<float>(rank) * 0.37f);
 }
 
 uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
                            uint16_t weight) {
-  return roundToBf16(syntheticValue(parameter, element, rank, step, microBatch, weight));
+  return roundToBf16(syntheticValue(parameter, element, rank, step, microBatch, widen(weight)));
 }
 
 Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, const Shape& shape,
@@ -77,6 +77,7 @@ Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, co
     : rank_(rank),
       microBatches_(options.microBatches),
       isFp32_(options.reduceType == pealZeroReduceFp32),
+      hasFp32Weights_(options.master == pealZeroMasterIsWeight),
       shape_(shape),
       units_(1 + std::max_element(shape.begin(), shape.end(),
                                   [](const auto& a, const auto& b) { return a.unit < b.unit; })
@@ -169,8 +170,12 @@ void Trainer::handOver(size_t p, int microBatch) {
 
 void Trainer::writeGradient(size_t p, int microBatch) {
   const int id = static_cast<int>(p);
-  const uint16_t* weights = engine_.weights(id);
-  const auto value = [&](uint64_t i) { return syntheticValue(p, i, rank_, steps_, microBatch, weights[i]); };
+  const float* wide = hasFp32Weights_ ? engine_.weightsFp32(id) : nullptr;
+  const uint16_t* narrow = hasFp32Weights_ ? nullptr : engine_.weights(id);
+  const auto value = [&](uint64_t i) {
+    const float weight = wide != nullptr ? wide[i] : widen(narrow[i]);
+    return syntheticValue(p, i, rank_, steps_, microBatch, weight);
+  };
   if (isFp32_) {
     float* gradient = engine_.gradientFp32(id);
     for (uint64_t i = 0; i < shape_[p].elements; ++i) {

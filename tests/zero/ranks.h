@@ -33,8 +33,8 @@ float initialValue(size_t parameter, uint64_t element);
 // The gradient as a function of where it is and of the weight (bf16) that is there: so an error in a weight
 // shows in every later step. Depends on rank and micro-batch.
 float syntheticValue(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
-                     uint16_t weight);
-// Rounded once to bf16.
+                     float weight);
+// Of a bf16 weight, rounded once to bf16.
 uint16_t syntheticGradient(size_t parameter, uint64_t element, int rank, uint64_t step, int microBatch,
                            uint16_t weight);
 
@@ -73,7 +73,7 @@ class Trainer {
 
   int rank_;
   int microBatches_;
-  bool isFp32_;
+  bool isFp32_, hasFp32Weights_;
   Shape shape_;
   int units_;
   uint64_t steps_ = 0;

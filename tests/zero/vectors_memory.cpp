@@ -172,6 +172,24 @@ void fp32WithoutMaster(const json& test) {
   });
   input.ranks = 1'000'000'000'000;
   EXPECT_NEAR(states(input, 1) / kEven, expected.at("z1_floor").get<double>(), 1e-6);
+
+  // What an engine allocates.
+  constexpr int kRanks = 3;
+  constexpr uint64_t kElements = 300;
+  for (const int stage : {0, 1}) {
+    onRanks(kRanks, [&](int rank, pealComm_t comm) {
+      pealZeroOptions_t options = defaultOptions();
+      options.stage = stage;
+      options.master = pealZeroMasterIsWeight;
+      options.reduceType = pealZeroReduceFp32;
+      Trainer trainer(comm, rank, options, {{kElements, 0}});
+      uint64_t bytes = 0;
+      for (const pealZeroArena_t& arena : trainer.engine().memory()) {
+        bytes += arena.kind == pealZeroModelState ? arena.bytes : 0;
+      }
+      EXPECT_EQ(bytes, stage == 0 ? 16 * kElements : 8 * kElements + 8 * kElements / kRanks);
+    });
+  }
 }
 
 void rightAndWrongFormula(const json& test) {
