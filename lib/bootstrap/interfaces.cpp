@@ -7,13 +7,13 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string_view>
 
 #include "lib/base/patterns.h"
+#include "lib/base/subnet.h"
 #include "lib/bootstrap/bytes.h"
 #include "lib/bootstrap/socket.h"
 
@@ -42,52 +42,9 @@ ByteView hostOf(const Address& address) {
   return std::as_bytes(std::span(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr, 1));
 }
 
-// "10.0.0.0/8", "fd00::/16".
-struct Subnet {
-  Address network;
-  unsigned bits = 0;
-
-  bool holds(const Address& address) const {
-    if (address.family() != network.family()) {
-      return false;
-    }
-    const ByteView ours = hostOf(network);
-    const ByteView theirs = hostOf(address);
-    const size_t whole = bits / 8;
-    const auto mask = static_cast<std::byte>(0xff00U >> bits % 8);
-    return std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(whole), theirs.begin()) &&
-           (bits % 8 == 0 || ((ours[whole] ^ theirs[whole]) & mask) == std::byte{0});
-  }
-};
-
-// Nothing if the text is no subnet: an interface's name then.
-std::optional<Subnet> parseSubnet(std::string_view text) {
-  const size_t slash = text.find('/');
-  if (slash == std::string_view::npos) {
-    return std::nullopt;
-  }
-  const std::string host(text.substr(0, slash));
-  Subnet subnet;
-  in_addr ipv4{};
-  in6_addr ipv6{};
-  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
-    subnet.network = ipv4Address(&ipv4, 0);
-  } else if (inet_pton(AF_INET6, host.c_str(), &ipv6) == 1) {
-    subnet.network = ipv6Address(&ipv6, 0, 0);
-  } else {
-    return std::nullopt;
-  }
-  const char* const end = text.data() + text.size();
-  const auto [stop, fault] = std::from_chars(text.data() + slash + 1, end, subnet.bits);
-  if (fault != std::errc() || stop != end || subnet.bits > 8 * hostOf(subnet.network).size()) {
-    return std::nullopt;
-  }
-  return subnet;
-}
-
 bool matches(const NamePattern& pattern, const InterfaceAddress& entry) {
   const std::optional<Subnet> subnet = parseSubnet(pattern.name);
-  return subnet ? subnet->holds(entry.address) : pattern.matches(entry.interface);
+  return subnet ? subnet->holds(hostOf(entry.address)) : pattern.matches(entry.interface);
 }
 
 std::string listInterfaces(const std::vector<InterfaceAddress>& all) {

@@ -9,12 +9,12 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 
+#include "lib/base/subnet.h"
 #include "lib/topology/nics.h"
 
 namespace peal {
@@ -48,32 +48,6 @@ std::string addressText(const ifaddrs& entry) {
   return fmt::format("{}/{}", text.data(), bits);
 }
 
-struct Subnet {
-  std::array<unsigned char, 16> bytes{};
-  size_t length = 0;  // 4 or 16
-  size_t bits = 0;
-};
-
-std::optional<Subnet> parseSubnet(const std::string& text) {
-  const size_t slash = text.find('/');
-  if (slash == std::string::npos) {
-    return std::nullopt;
-  }
-  Subnet subnet;
-  const std::string host = text.substr(0, slash);
-  if (inet_pton(AF_INET, host.c_str(), subnet.bytes.data()) == 1) {
-    subnet.length = 4;
-  } else if (inet_pton(AF_INET6, host.c_str(), subnet.bytes.data()) == 1) {
-    subnet.length = 16;
-  }
-  const char* const end = text.data() + text.size();
-  const auto [stop, fault] = std::from_chars(text.data() + slash + 1, end, subnet.bits);
-  if (subnet.length == 0 || fault != std::errc() || stop != end || subnet.bits > subnet.length * 8) {
-    return std::nullopt;
-  }
-  return subnet;
-}
-
 }  // namespace
 
 Result<std::vector<LiveInterface>> liveInterfaces() {
@@ -105,15 +79,7 @@ Result<std::vector<LiveInterface>> liveInterfaces() {
 bool inSubnet(const std::string& address, const std::string& subnet) {
   const std::optional<Subnet> whole = parseSubnet(subnet);
   const std::optional<Subnet> one = parseSubnet(address);
-  if (!whole || !one || whole->length != one->length) {
-    return false;
-  }
-  for (size_t bit = 0; bit < whole->bits; ++bit) {
-    if (((whole->bytes[bit / 8] ^ one->bytes[bit / 8]) >> (7 - bit % 8) & 1) != 0) {
-      return false;
-    }
-  }
-  return true;
+  return whole && one && whole->holds(one->address());
 }
 
 }  // namespace peal

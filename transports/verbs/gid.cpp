@@ -6,10 +6,12 @@
 #include <netinet/in.h>
 
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
+
+#include "lib/base/subnet.h"
 
 namespace peal::verbs {
 namespace {
@@ -71,32 +73,26 @@ Result<Subnet> parseSubnet(const std::string& text) {
   if (text.empty()) {
     return subnet;
   }
-  const size_t slash = text.find('/');
-  const std::string host = text.substr(0, slash);
-  in_addr ipv4{};
-  int most = 128;
-  int base = 0;
-  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
-    subnet.address = mapped(ipv4);
-    most = 32;
-    base = kMappedBits;
-  } else if (inet_pton(AF_INET6, host.c_str(), subnet.address.raw) != 1) {
+  const bool alone = text.find('/') == std::string::npos;
+  std::optional<peal::Subnet> parsed = peal::parseSubnet(alone ? text + "/32" : text);
+  if (alone && (!parsed || parsed->addressBytes != 4)) {
+    parsed = peal::parseSubnet(text + "/128");
+  }
+  if (!parsed) {
     return Error{pealInvalidArgument,
-                 fmt::format("PEAL_IB_GID_SUBNET=\"{}\" is no subnet: write 10.1.0.0/16 or fd00::/8.", text)};
+                 fmt::format("PEAL_IB_GID_SUBNET=\"{}\" is no subnet: write 10.1.0.0/16 or fd00::/8, with at "
+                             "most 32 or 128 bits, or an address.",
+                             text)};
   }
-  int bits = most;
-  if (slash != std::string::npos) {
-    const char* const first = text.data() + slash + 1;
-    const char* const last = text.data() + text.size();
-    const auto [end, fault] = std::from_chars(first, last, bits);
-    if (fault != std::errc() || end != last || first == last || bits < 0 || bits > most) {
-      return Error{
-          pealInvalidArgument,
-          fmt::format("PEAL_IB_GID_SUBNET=\"{}\": after the slash stands a number of bits from 0 to {}.",
-                      text, most)};
-    }
+  const bool ipv4 = parsed->addressBytes == 4;
+  if (ipv4) {
+    in_addr address{};
+    std::memcpy(&address, parsed->network.data(), sizeof address);
+    subnet.address = mapped(address);
+  } else {
+    std::memcpy(subnet.address.raw, parsed->network.data(), sizeof subnet.address.raw);
   }
-  subnet.bits = base + bits;
+  subnet.bits = (ipv4 ? kMappedBits : 0) + static_cast<int>(parsed->bits);
   return subnet;
 }
 
