@@ -26,7 +26,8 @@ constexpr milliseconds kStagger{200};  // between the starts of a peer's address
 constexpr int kMeetMostMs = 20000;     // all listeners were open before anybody called
 constexpr int kAfterFailureMs = 1000;  // for the rest, once one peer is known to be out of reach
 constexpr int kCallerMostMs = 10000;   // an accepted connection proves itself within
-constexpr int kStrangersBeyondPeers = 16;
+constexpr int kSilentMostMs = 1000;    // and says its first word within, where others wait for its place
+constexpr size_t kStrangersBeyondPeers = 16;
 
 // The parts of the handshake have fixed lengths: reads exactly so many bytes and not one of what follows.
 enum class Read { More, Whole, Ended };
@@ -111,6 +112,7 @@ struct Callee {
 struct Caller {
   Socket socket;
   Deadline deadline = Deadline::afterMs(kCallerMostMs);
+  Deadline silence = Deadline::afterMs(kSilentMostMs);
   bool opened = false;
   Nonces nonces;
   Bytes received;
@@ -249,21 +251,35 @@ class Meeting {
 
   // ---- being called ----
 
+  // A peer may call over all addresses of this rank at once.
+  bool hasRoom() const {
+    return callers_.size() < awaited_.size() * opened_.offered.size() + kStrangersBeyondPeers;
+  }
+
+  // Where there is no room only those go who have long been silent. Of the others some may be peers, whose
+  // greeting is on its way; who waits at the door meanwhile waits in the kernel's queue.
+  bool canAccept() {
+    if (hasRoom()) {
+      return true;
+    }
+    const auto silent = std::find_if(callers_.begin(), callers_.end(),
+                                     [](const Caller& one) { return !one.opened && one.silence.passed(); });
+    if (silent == callers_.end()) {
+      return false;
+    }
+    callers_.erase(silent);
+    ++strangers_;
+    return true;
+  }
+
   void acceptCallers(const Socket& listener) {
-    for (;;) {
+    while (canAccept()) {
       Caller caller;
       caller.socket = Socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (caller.socket.fd() < 0) {
         return;  // nobody, or no descriptor: those who wait are accepted when there is one
       }
       sendAtOnce(caller.socket);
-      if (callers_.size() >= awaited_.size() + kStrangersBeyondPeers) {
-        // Who has shown that it knows the secret stays: it counts on an answer.
-        const auto unproven =
-            std::find_if(callers_.begin(), callers_.end(), [](const Caller& one) { return !one.opened; });
-        callers_.erase(unproven != callers_.end() ? unproven : callers_.begin());
-        ++strangers_;
-      }
       callers_.push_back(std::move(caller));
     }
   }
@@ -318,8 +334,9 @@ class Meeting {
 
   void turn() {
     std::vector<pollfd> polled;
+    const bool accepts = canAccept();  // if not, looking at the door would only spin
     for (const Socket& listener : opened_.listeners) {
-      polled.push_back({listener.fd(), POLLIN, 0});
+      polled.push_back({listener.fd(), static_cast<short>(accepts ? POLLIN : 0), 0});
     }
     for (const Caller& caller : callers_) {
       polled.push_back({caller.socket.fd(), POLLIN, 0});

@@ -55,15 +55,15 @@ struct Met {
   std::string error;
 };
 
-// Every rank is a node. `look` and `secret` are of rank 0.
+// Every rank is a node. `look` and `secret` are of rank 0, `lookOfLast` is the last rank's.
 std::vector<Met> meet(int size, const CardExchange::Look& look = nullptr, const Key& secret = kSecret,
-                      int limitMs = 20000) {
+                      int limitMs = 20000, const CardExchange::Look& lookOfLast = nullptr) {
   ExchangeBoard board(size);
   std::vector<Met> met(static_cast<size_t>(size));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
-      CardExchange exchange(board, rank, rank == 0 ? look : nullptr);
+      CardExchange exchange(board, rank, rank == 0 ? look : rank == size - 1 ? lookOfLast : nullptr);
       MeetingOptions options{{}, "", Deadline::afterMs(limitMs)};
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) {
@@ -128,6 +128,47 @@ TEST(Meeting, AnotherSecretIsRefusedAndSaid) {
     EXPECT_TRUE(contains(one.error, "it is not that rank")) << one.error;
     EXPECT_TRUE(contains(one.error, "no control connection from rank 0")) << one.error;
     EXPECT_TRUE(contains(one.error, std::to_string(addresses) + " strangers")) << one.error;
+  }
+}
+
+std::vector<Socket> callSilently(const Address& address, int count) {
+  std::vector<Socket> strangers;
+  for (int i = 0; i < count; ++i) {
+    Socket& stranger = strangers.emplace_back(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(stranger.fd(), address.pointer(), address.length), 0) << address.text();
+  }
+  return strangers;
+}
+
+// A rank that opens its door late finds a crowd there, and in it, long before the others, the peer, which has
+// one address to call.
+TEST(Meeting, ACrowdDoesNotPushOutThePeerThatCameBeforeIt) {
+  std::vector<Socket> strangers;
+  const auto oneAddress = [](int, Card& card) { card.addresses.resize(1); };
+  const auto isLate = [&](int rank, const Card& card) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // so late that the peer has called
+      strangers = callSilently(card.addresses.front(), 100);
+    }
+  };
+  for (const Met& one : meet(2, oneAddress, kSecret, 20000, isLate)) {
+    EXPECT_EQ(one.error, "");
+    EXPECT_EQ(one.connections.size(), 1U);
+  }
+}
+
+// And if the crowd was there first, it makes room in the end.
+TEST(Meeting, ThoseWhoStaySilentMakeRoomForThePeer) {
+  std::vector<Socket> strangers;
+  const auto crowd = [&](int rank, Card& card) {
+    card.addresses.resize(1);
+    if (rank == 1) {
+      strangers = callSilently(card.addresses.front(), 50);
+    }
+  };
+  for (const Met& one : meet(2, crowd)) {
+    EXPECT_EQ(one.error, "");
+    EXPECT_EQ(one.connections.size(), 1U);
   }
 }
 
