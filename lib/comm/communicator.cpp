@@ -274,6 +274,8 @@ Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
 
 Result<void> Communicator::run(Prepared& prepared) {
   return runInTurn(prepared.ticket, [&] {
+    const int64_t usualTimeoutMs = context_.timeoutMs;
+    context_.timeoutMs = std::max(usualTimeoutMs, prepared.leastTimeoutMs);
     std::optional<Fault> fault;
     if (prepared.collective) {
       if (prepared.deferredScalar != nullptr) {
@@ -288,12 +290,14 @@ Result<void> Communicator::run(Prepared& prepared) {
         ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
       }
     }
+    context_.timeoutMs = usualTimeoutMs;
     return fault;
   });
 }
 
-Result<void> Communicator::runNow(const CollectiveCall& call) {
-  if (const Known& known = knownFor(call); known.collective && known.call.repeatedBy(call)) {
+Result<void> Communicator::runNow(const CollectiveCall& call, int64_t leastTimeoutMs) {
+  if (const Known& known = knownFor(call);
+      known.collective && known.call.repeatedBy(call) && leastTimeoutMs == 0) {
     PEAL_TRY(usable());
     Collective collective = *known.collective;
     collective.send = call.send;
@@ -306,12 +310,20 @@ Result<void> Communicator::runNow(const CollectiveCall& call) {
     });
   }
   Result<Prepared> prepared = prepare(call);
-  return prepared ? run(*prepared) : prepared.error();
+  if (!prepared) {
+    return prepared.error();
+  }
+  prepared->leastTimeoutMs = leastTimeoutMs;
+  return run(*prepared);
 }
 
-Result<void> Communicator::runNow(std::vector<PointToPoint> calls) {
+Result<void> Communicator::runNow(std::vector<PointToPoint> calls, int64_t leastTimeoutMs) {
   Result<Prepared> prepared = prepare(std::move(calls));
-  return prepared ? run(*prepared) : prepared.error();
+  if (!prepared) {
+    return prepared.error();
+  }
+  prepared->leastTimeoutMs = leastTimeoutMs;
+  return run(*prepared);
 }
 
 // ---- life cycle -----------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::optional<Collective> collective;
     std::vector<PointToPoint> pointToPoint;
     const void* deferredScalar = nullptr;
+    int64_t leastTimeoutMs = 0;  // for an operation that may rightly take longer than the communicator's
   };
 
   // Collective over the exchange. Ends with an error on every rank if ranks disagree on what must agree.
@@ -95,9 +96,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<Prepared> prepare(const CollectiveCall& call, HostEpilogue& epilogue);
   // Runs what was issued, when its turn has come. On any thread; each Prepared exactly once.
   Result<void> run(Prepared& prepared);
-  // Issue and run.
-  Result<void> runNow(const CollectiveCall& call);
-  Result<void> runNow(std::vector<PointToPoint> calls);
+  // Issue and run. leastTimeoutMs as in Prepared.
+  Result<void> runNow(const CollectiveCall& call, int64_t leastTimeoutMs = 0);
+  Result<void> runNow(std::vector<PointToPoint> calls, int64_t leastTimeoutMs = 0);
 
   // On a GPU: issue onto a CUDA stream, which runs it. fork and join as in lib/executor/device_executor.h.
   Result<void> issueOnDevice(const CollectiveCall& call, void* stream);
@@ -190,7 +191,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<std::optional<UserOp>> ops_;
 };
 
-// Collective over the parent: the child of this rank's color, or nullptr for PEAL_SPLIT_NOCOLOR.
+// Collective over the parent, whose operations for this last as long as the deadline at least: while ranks
+// make a child they are out of step, by far more than a small timeout of the parent allows. The child of this
+// rank's color, or nullptr for PEAL_SPLIT_NOCOLOR.
 Result<std::shared_ptr<Communicator>> split(Communicator& parent, int color, int key,
                                             const CommOptions& options, Deadline deadline);
 

@@ -17,8 +17,8 @@ constexpr size_t kBlobMostBytes = size_t{64} << 10;
 // involved, so one child's failure does not stall another.
 class ChildExchange : public Exchange {
  public:
-  ChildExchange(Communicator& parent, std::vector<int> parentRanks, int rank)
-      : parent_(parent), parentRanks_(std::move(parentRanks)), rank_(rank) {}
+  ChildExchange(Communicator& parent, std::vector<int> parentRanks, int rank, Deadline deadline)
+      : parent_(parent), parentRanks_(std::move(parentRanks)), rank_(rank), deadline_(deadline) {}
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(parentRanks_.size()); }
 
@@ -66,12 +66,13 @@ class ChildExchange : public Exchange {
       const auto [in, inBytes] = incoming(i);
       calls.push_back({.recv = in, .count = inBytes, .type = pealUint8, .peer = parentRanks_[i]});
     }
-    return parent_.runNow(std::move(calls));
+    return parent_.runNow(std::move(calls), deadline_.leftMs());
   }
 
   Communicator& parent_;
   std::vector<int> parentRanks_;
   int rank_;
+  Deadline deadline_;
 };
 
 // Known to the ranks of the parent only, and different for every split and color.
@@ -96,7 +97,7 @@ Result<std::shared_ptr<Communicator>> split(Communicator& parent, int color, int
   gather.recv = all.data();
   gather.count = mine.size();
   gather.type = pealInt32;
-  PEAL_TRY(parent.runNow(gather));
+  PEAL_TRY(parent.runNow(gather, deadline.leftMs()));
   if (color == PEAL_SPLIT_NOCOLOR) {
     return std::shared_ptr<Communicator>();
   }
@@ -110,7 +111,7 @@ Result<std::shared_ptr<Communicator>> split(Communicator& parent, int color, int
     return all[static_cast<size_t>(a)][1] < all[static_cast<size_t>(b)][1];
   });
   const auto self = std::find(members.begin(), members.end(), parent.rank());
-  ChildExchange exchange(parent, members, static_cast<int>(self - members.begin()));
+  ChildExchange exchange(parent, members, static_cast<int>(self - members.begin()), deadline);
   return Communicator::create(exchange, childSecret(parent, splitIndex, color), options, deadline);
 }
 

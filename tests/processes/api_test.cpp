@@ -1,8 +1,10 @@
 // The C API used wrongly, and its smaller promises.
 #include <sys/resource.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "lib/executor/device_executor.h"
 #include "tests/processes/ranks.h"
@@ -268,6 +270,27 @@ TEST(Api, SplitMakesGroupsByColorAndOrdersThemByKey) {
     int32_t value = rank;
     PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealInt32, pealSum, comm, nullptr));
     EXPECT_EQ(value, 10);
+  });
+}
+
+// Ranks that make a child wait for each other longer than the parent's operations may take.
+TEST(Api, SplitOutlastsASmallTimeoutOfTheParent) {
+  pealConfig_t hasty = PEAL_CONFIG_INITIALIZER;
+  hasty.timeoutMs = 700;
+  runAsProcesses(2, [&](pealComm_t comm, int rank) {
+    pealComm_t parent = nullptr;
+    PEAL_ASSERT_OK(pealCommSplit(comm, 0, rank, &parent, &hasty));
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // how late it comes
+    }
+    pealComm_t child = nullptr;
+    PEAL_ASSERT_OK(pealCommSplit(parent, 0, rank, &child, nullptr));
+    for (pealComm_t made : {child, parent}) {
+      int32_t value = rank;
+      PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealInt32, pealSum, made, nullptr));
+      EXPECT_EQ(value, 1);
+      PEAL_EXPECT_OK(pealCommDestroy(made));
+    }
   });
 }
 
