@@ -72,8 +72,12 @@ void Proxy::end() {
     network_->wake();
     thread_.join();
   }
-  const std::lock_guard lock(mutex_);
-  network_.reset();
+  std::unique_ptr<Endpoint> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = std::move(network_);
+  }
+  // Its end may take seconds, waiting for peers; fault() and stop() do not wait for it.
 }
 
 size_t Proxy::networkSlotBytes(const BoxShape& shape) {

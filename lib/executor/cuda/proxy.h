@@ -139,7 +139,7 @@ class Proxy {
   const Peer& served(int peerRank) const;
 
   const ProxyOptions options_;
-  std::unique_ptr<Endpoint> network_;  // nullptr after end(); reset with mutex_ held
+  std::unique_ptr<Endpoint> network_;  // nullptr after end(); taken with mutex_ held
   PinnedBuffer memory_;
   std::vector<Peer> peers_;
   Clock::time_point lastWork_{};
