@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "peal/zero.hpp"
 #include "tests/train/run_fixture.h"
 
 namespace peal::train {
@@ -91,6 +96,69 @@ TEST_F(ResumeTest, aLostRankEndsWithTheCommandThatGoesOn) {
       train({"--ranks", "2", "--steps", "1000000", "--time-limit", "0.1", "--resume", file("saved")});
   EXPECT_GE(rest.front().at("firstStep").get<int>(), 2);
   EXPECT_EQ(stepsOf(rest).front().at(0).get<int>(), rest.front().at("firstStep").get<int>() + 1);
+}
+
+// Ranks started as a launcher does; the one that usually speaks is lost.
+TEST_F(ResumeTest, ifRankZeroIsLostRankOneTellsHowToGoOn) {
+  const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+  const Arguments arguments =
+      commandLine(kTiny, {"--steps", "1000000", "--log-every", "1000000", "--eval-every", "0", "--save",
+                          file("saved"), "--save-every", "2", "--metrics", file("metrics")});
+  std::vector<std::unique_ptr<Command>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::make_unique<Command>(
+        arguments, Arguments{"PEAL_RANK=" + std::to_string(rank), "PEAL_SIZE=3", root}));
+  }
+  ASSERT_TRUE(writes(file("metrics"), "\"saved\"", *ranks[0]));
+  kill(ranks[0]->pid(), SIGKILL);
+  for (size_t rank = 1; rank < 3; ++rank) {
+    const CommandResult result = ranks[rank]->wait(std::chrono::seconds(30));
+    EXPECT_EQ(result.exitCode, 1) << result.output;
+    EXPECT_IN("rank 0", result.output);
+    const bool tells = result.output.find("the last checkpoint is of step ") != std::string::npos;
+    EXPECT_EQ(tells, rank == 1) << result.output;
+  }
+  ranks[0]->wait();
+}
+
+// One process of several, at many moments of saving: what was saved last is whole.
+TEST_F(ResumeTest, aRankKilledWhileAllSaveLeavesTheLastCheckpointWhole) {
+  std::mt19937 random(20261130);
+  uint64_t step = 0;
+  int inSaves = 0;
+  for (size_t round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    std::filesystem::remove(file("metrics"));
+    Arguments arguments = {
+        "--ranks", "3", "--steps", "1000000",     "--log-every",  "1000000", "--eval-every", "0",
+        "--stage", "3", "--save",  file("saved"), "--save-every", "1",       "--metrics",    file("metrics")};
+    if (round > 0) {
+      arguments.insert(arguments.end(), {"--resume", file("saved")});
+    }
+    Command command(commandLine(kTiny, arguments));
+    ASSERT_TRUE(writes(file("metrics"), "\"saved\"", command));
+    const std::vector<pid_t> ranks = command.children();
+    ASSERT_EQ(ranks.size(), 3u);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    kill(ranks[round % 3], SIGKILL);
+    const CommandResult result = command.wait(std::chrono::seconds(30));
+    EXPECT_EQ(result.exitCode, 128 + SIGKILL) << result.output;
+    EXPECT_FALSE(result.leftSomething);
+    inSaves += result.output.find("pealZeroSave") != std::string::npos ? 1 : 0;
+    const zero::Checkpoint saved(file("saved"));
+    for (uint64_t i = 0; i < saved.info().parameters; ++i) {
+      std::vector<float> values(saved.parameter(i).elements);
+      for (const pealZeroTensor_t tensor : {pealZeroMaster, pealZeroMoment1, pealZeroMoment2}) {
+        saved.read(i, tensor, 0, values);
+      }
+    }
+    EXPECT_GT(saved.info().step, step);
+    step = saved.info().step;
+  }
+  EXPECT_GT(inSaves, 0) << "no rank was killed while all saved";
+  const std::vector<json> rest =
+      train({"--ranks", "2", "--steps", std::to_string(step + 1), "--resume", file("saved")});
+  EXPECT_EQ(rest.front().at("firstStep"), step);
 }
 
 TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {

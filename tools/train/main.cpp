@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
+#include <string>
 
 #include "tools/common/error.h"
 #include "tools/train/memory.h"
@@ -13,6 +15,13 @@ namespace peal::train {
 namespace {
 
 constexpr int kSignalCode = 128;  // exit codes of ranks that a signal ended are above
+
+// In the library's words (transports/shm/endpoint.cpp, transports/network/endpoint.cpp); a test holds them to
+// it.
+bool saysThatRankZeroDied(const std::string& sentence) {
+  static const std::regex died("rank 0 (\\(pid [0-9]+\\) )?died:");
+  return std::regex_search(sentence, died);
+}
 
 int trainMain(int argc, char** argv) {
   TrainOptions options;
@@ -43,23 +52,32 @@ int trainMain(int argc, char** argv) {
   tools::RankSetup setup;
   setup.config.deterministic = 1;
   setup.config.commName = "peal-train";
-  // A rank was lost, or could not go on. Once: from the parent of the ranks, or from a launcher's rank 0.
-  const auto hint = [&] {
-    const std::string sentence = launch.rank == 0 ? resumeHint(options, argc, argv) : "";
+  // A rank was lost, or could not go on. Once: from the parent of the ranks, or from a launcher's rank 0, or
+  // from rank 1 if that is the lost one.
+  const auto hint = [&](const std::string& why) {
+    const bool speaks = launch.rank == 0 || (launch.rank == 1 && saysThatRankZeroDied(why));
+    const std::string sentence = speaks ? resumeHint(options, argc, argv) : "";
     if (!sentence.empty()) {
       fmt::print(stderr, "peal-train: {}\n", sentence);
     }
   };
+  // A launcher's rank tells of its failure inside of runRanks.
+  std::string failure;
   try {
     const int code = tools::runRanks(options.ranks, setup, [&](tools::RankContext& context) {
-      return runRank(options, text, metrics, context);
+      try {
+        return runRank(options, text, metrics, context);
+      } catch (const std::exception& thrown) {
+        failure = isLaunched ? thrown.what() : "";
+        throw;
+      }
     });
-    if (code > kSignalCode) {
-      hint();
+    if (code > kSignalCode || !failure.empty()) {
+      hint(failure);
     }
     return code;
-  } catch (const std::exception&) {
-    hint();
+  } catch (const std::exception& thrown) {
+    hint(thrown.what());
     throw;
   }
 }
