@@ -157,7 +157,8 @@ PEAL_API pealResult_t pealTopology(const char* file, const char** json);
 /* peal only. JSON text: which algorithms could run `collective` ("all_reduce", "reduce_scatter",
  * "all_gather", "broadcast" or "reduce") over an array of so many bytes, on host memory of nodes *
  * ranksPerNode ranks; the time predicted for each, the choice and its reason. Link costs are those of
- * PEAL_TUNER_FILE; without it assumed ones, which the text says. nodes, ranksPerNode: from 1; at most 4096
+ * PEAL_TUNER_FILE; without it those of the topology that PEAL_TOPOLOGY_FILE describes, or assumed ones, which
+ * the text says. nodes, ranksPerNode: from 1; at most 4096
  * ranks. Owned by the library, valid until the next call by the same thread. */
 PEAL_API pealResult_t pealExplainChoice(const char* collective, size_t bytes, int nodes, int ranksPerNode,
                                         const char** json);
@@ -199,7 +200,8 @@ PEAL_API pealResult_t pealGetLaunch(pealLaunch_t* launch);
 PEAL_API pealResult_t pealCommInitLaunch(pealComm_t* comm, pealConfig_t* config);
 
 /* New communicators from an old one: ranks of equal color (>= 0) join, ordered by key, then old rank.
- * PEAL_SPLIT_NOCOLOR: *newcomm is NULL. Collective over comm. config NULL: as the parent's. */
+ * PEAL_SPLIT_NOCOLOR: *newcomm is NULL. Collective over comm. config NULL: as the parent's. Ranks wait
+ * for each other for PEAL_INIT_TIMEOUT_MS, or the parent's timeoutMs if that is longer. */
 PEAL_API pealResult_t pealCommSplit(pealComm_t comm, int color, int key, pealComm_t* newcomm,
                                     pealConfig_t* config);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/config.h"
+#include "lib/topology/described.h"
 #include "lib/tuner/links_file.h"
 #include "lib/tuner/tuner.h"
 
@@ -39,7 +40,15 @@ Result<std::string> explainChoice(const ExplainQuestion& question) {
     }
   }
   const bool known = read->has_value();
-  const LinkTable links = known ? **read : assumedLinks();
+  LinkTable links = known ? **read : assumedLinks();
+  const std::string& described = configuration()->text(Knob::TopologyFile);
+  if (!known && !described.empty()) {
+    const Result<Topology> topology = readTopologyFile(described);
+    if (!topology) {
+      return topology.error();
+    }
+    links = describedLinks(*topology, links);
+  }
   const int ranks = question.nodes * question.ranksPerNode;
   std::vector<int> labels, table(groupingTableSize(static_cast<size_t>(ranks)));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -62,7 +71,9 @@ Result<std::string> explainChoice(const ExplainQuestion& question) {
   const std::vector<Candidate> all = candidates(asked);
   std::string reason = asked.forced == "auto" ? reasonFor(asked, *choice, all)
                                               : fmt::format("PEAL_ALGO={} forces it", asked.forced);
-  if (!known) {
+  if (!known && !described.empty()) {
+    reason += "; the link costs are those that PEAL_TOPOLOGY_FILE describes, and assumed where it is silent";
+  } else if (!known) {
     reason += path.empty() ? "; the link costs are assumed: name a file with PEAL_TUNER_FILE that a "
                              "communicator over several nodes has written"
                            : "; the link costs are assumed: PEAL_TUNER_FILE does not exist yet";
@@ -71,9 +82,11 @@ Result<std::string> explainChoice(const ExplainQuestion& question) {
   const auto out = std::back_inserter(json);
   fmt::format_to(out, "{{\n  \"collective\": \"{}\",\n  \"bytes\": {},\n  \"nodes\": {},\n",
                  question.collective, question.bytes, question.nodes);
-  fmt::format_to(
-      out, "  \"ranksPerNode\": {},\n  \"links\": {{\"measured\": {}, \"inside\": {}, \"between\": {}}},\n",
-      question.ranksPerNode, known, costJson(links.inside), costJson(links.between));
+  fmt::format_to(out,
+                 "  \"ranksPerNode\": {},\n  \"links\": {{\"measured\": {}, \"described\": {}, \"inside\": "
+                 "{}, \"between\": {}}},\n",
+                 question.ranksPerNode, known, !known && !described.empty(), costJson(links.inside),
+                 costJson(links.between));
   json += "  \"candidates\": [";
   for (size_t i = 0; i < all.size(); ++i) {
     fmt::format_to(out, "{}\n    {}", i == 0 ? "" : ",", candidateJson(all[i]));

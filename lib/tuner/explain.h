@@ -16,7 +16,8 @@ struct ExplainQuestion {
 };
 
 // JSON, by this process's configuration: PEAL_ALGO, PEAL_DETERMINISTIC, slots, and the link costs of
-// PEAL_TUNER_FILE; without that file assumed ones, and the text says so.
+// PEAL_TUNER_FILE; without that file those that the topology of PEAL_TOPOLOGY_FILE describes, or assumed
+// ones, and the text says so.
 Result<std::string> explainChoice(const ExplainQuestion& question);
 
 }  // namespace peal

@@ -193,6 +193,15 @@ class PealInfo(unittest.TestCase):
         self.assertEqual((answer["chosen"], answer["reason"]), ("ring", "PEAL_ALGO=ring forces it"))
         times = [candidate["predictedUs"] for candidate in answer["candidates"]]
         self.assertEqual(times, sorted(times))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "cluster.json")
+            with open(path, "w", encoding="ascii") as file:
+                json.dump({"format": "peal-topology-1", "betweenNodes": {"gigabytesPerSecond": 2, "latencyUs": 3},
+                           "nodes": [{"name": "a", "count": 2, "ranks": 4}]}, file)
+            answer = json.loads(run(*call, "--json", PEAL_TOPOLOGY_FILE=path).stdout)
+        self.assertEqual((answer["links"]["measured"], answer["links"]["described"]), (False, True))
+        self.assertAlmostEqual(answer["links"]["between"]["usPerByte"], 1 / 8000)
+        self.assertIn("PEAL_TOPOLOGY_FILE describes", answer["reason"])
         deterministic = run(*call, PEAL_DETERMINISTIC="1", PEAL_ALGO="tree")
         self.assertIn("legal are: one_shot, two_shot", deterministic.stderr)
         for wrong in (("all_to_all", "1K"), ("all_reduce", "many")):

@@ -148,7 +148,9 @@ int explain(const Explain& asked, bool asJson) {
   const json& links = answer.at("links");
   fmt::print("{} of {} bytes on {} node{} of {} rank{}\n", asked.call[0], bytes, asked.nodes,
              asked.nodes == 1 ? "" : "s", asked.ranksPerNode, asked.ranksPerNode == 1 ? "" : "s");
-  fmt::print("\nlinks ({})\n", links.at("measured").get<bool>() ? "measured" : "assumed, not measured");
+  fmt::print("\nlinks ({})\n", links.at("measured").get<bool>()    ? "measured"
+                               : links.at("described").get<bool>() ? "described, not measured"
+                                                                   : "assumed, not measured");
   printLink("inside", links.at("inside"));
   printLink("between", links.at("between"));
   fmt::print("\ncandidates\n");

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "algorithms/record/simulator.h"
+#include "lib/topology/described.h"
+#include "lib/tuner/links_file.h"
 #include "peal/peal.h"
 #include "tests/algorithms/shapes.h"
 
@@ -18,11 +20,12 @@ namespace {
 // 1 Gbit/s between nodes; the simulator knows no gap.
 const LinkTable kWithoutGap{{1, 0, 1.0 / 4000}, {40, 0, 1.0 / 125}};
 
-double simulatedUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes) {
+double simulatedUs(AlgorithmId algorithm, const Choice& choice, const Grouping& nodes, size_t bytes,
+                   const LinkTable& links = kWithoutGap) {
   const AlgorithmTraits promised = traitsOf(algorithm, nodes, choice.ahead);
   const Blocks blocks{bytes, promised.cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
-  NetworkModel model{kWithoutGap.inside.latencyUs, kWithoutGap.inside.usPerByte, 0, 4};
-  model.between = {kWithoutGap.between.latencyUs, kWithoutGap.between.usPerByte};
+  NetworkModel model{links.inside.latencyUs, links.inside.usPerByte, 0, 4};
+  model.between = {links.between.latencyUs, links.between.usPerByte};
   const Operation operation{promised.collective, nodes.ranks, 0,           blocks,
                             choice.chunkBytes,   nodes,       choice.ahead};
   const Program program = recordProgram(operation, recordedAlgorithm(algorithm), promised.stages);
@@ -56,6 +59,45 @@ TEST_P(Predicted, IsNearTheSimulatedTime) {
     }
   }
   RecordProperty("worst_factor", std::to_string(worst));
+}
+
+// The simulator of time on a described cluster: what the file says of its links decides what is quicker.
+TEST(Described, TopologiesGiveTheSimulatorItsLinks) {
+  const auto linksOf = [](const std::string& between) {
+    const Result<Topology> topology = parseTopology(
+        R"({"format": "peal-topology-1", "insideNode": {"gigabytesPerSecond": 8, "latencyUs": 2})" + between +
+            R"(, "nodes": [{"name": "a", "count": 2, "ranks": 4,
+                            "nics": [{"interface": "eth0", "speedMbps": 1000},
+                                     {"interface": "eth1", "speedMbps": 1000},
+                                     {"interface": "mgmt", "speedMbps": 1000, "idle": "for management"}]}]})",
+        "test");
+    EXPECT_TRUE(topology) << topology.error().message;
+    return describedLinks(*topology, kWithoutGap);
+  };
+  const LinkTable byNics = linksOf("");
+  EXPECT_DOUBLE_EQ(byNics.inside.usPerByte, 1.0 / 8000);
+  EXPECT_DOUBLE_EQ(byNics.inside.latencyUs, 2);
+  EXPECT_DOUBLE_EQ(byNics.between.usPerByte, 1.0 / 250);  // two NICs of 1 Gbit/s
+  EXPECT_DOUBLE_EQ(byNics.between.latencyUs, kWithoutGap.between.latencyUs);
+  const LinkTable fast = linksOf(R"(, "betweenNodes": {"gigabytesPerSecond": 2, "latencyUs": 3})");
+  EXPECT_DOUBLE_EQ(fast.between.usPerByte, 1.0 / 8000);  // of each of four ranks
+  EXPECT_DOUBLE_EQ(fast.between.latencyUs, 3);
+
+  const Placement placement(Placement::byNode({4, 4}));
+  const Choice choice{.chunkBytes = 65536, .ahead = 1};
+  constexpr size_t kBytes = 4 << 20;
+  const auto us = [&](AlgorithmId algorithm, const LinkTable& links) {
+    return simulatedUs(algorithm, choice, *placement, kBytes, links);
+  };
+  // Between slow nodes each element crosses once each way instead of 7/4 times; between fast ones that gains
+  // less.
+  const double slowGain =
+      us(AlgorithmId::RingAllReduce, byNics) / us(AlgorithmId::HierarchicalAllReduce, byNics);
+  const double fastGain = us(AlgorithmId::RingAllReduce, fast) / us(AlgorithmId::HierarchicalAllReduce, fast);
+  EXPECT_GT(slowGain, 1.3);
+  EXPECT_LT(fastGain, slowGain);
+  EXPECT_GT(us(AlgorithmId::HierarchicalAllReduce, byNics), kBytes * byNics.between.usPerByte);
+  EXPECT_LT(us(AlgorithmId::HierarchicalAllReduce, fast), us(AlgorithmId::HierarchicalAllReduce, byNics));
 }
 
 std::string nameOf(const testing::TestParamInfo<AlgorithmId>& info) { return traitsOf(info.param, 1).name; }
