@@ -90,6 +90,9 @@ class Fabric {
   // That peer left in good order, and its link has failed: nothing comes from there and nothing goes there
   // any more, and that is no fault.
   virtual void excuse(int peerRank) = 0;
+  // Whether that peer has left and nothing more can come from it. For fabrics whose links do not fail at
+  // their peer's end.
+  virtual bool isOver(int /*peerRank*/) const { return false; }
   virtual void onControl(int peerRank, std::span<const std::byte> message) = 0;
 
   // Sleeping: after arm() returned true the descriptor becomes readable when poll() has something to do;

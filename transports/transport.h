@@ -29,6 +29,7 @@ struct Digest {
   uint8_t type = 0;                       // pealDataType_t
   uint8_t op = 0;         // pealRedOp_t, pealNumOps for a pre-multiplied sum; or one of the above
   uint8_t algorithm = 0;  // tuner's choice, so that two ranks never run different texts
+  uint32_t message = 0;   // for transports that number messages; 0 for whoever posts and receives
 
   bool operator==(const Digest&) const = default;
 };

@@ -54,6 +54,17 @@ TEST(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
   }
 }
 
+TEST(Faulty, AMessageThatComesTwiceIsAFaultForAll) {
+  for (const uint64_t number : {1U, 2U, 17U}) {
+    runRanks(withPlan(RanksAre::Threads, 1, {.duplicateAtMessage = number}), 3, {}, [&](const Rank& self) {
+      const std::string error = workUntilFault(self);
+      EXPECT_TRUE(contains(error, " of rank 1, where message ")) << error;
+      EXPECT_TRUE(contains(error, "brought one twice")) << error;
+      self.meet();
+    });
+  }
+}
+
 TEST(Faulty, ARankThatDiesAtAMessageIsNamed) {
   for (const uint64_t number : {1U, 9U, 40U}) {
     const Transport transport = withPlan(RanksAre::Processes, 2, {.dieAtMessage = number});

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace peal {
@@ -17,6 +19,7 @@ struct Station {
   uint64_t polls = 0;
   uint64_t posted = 0;
   uint32_t grants = 0;
+  bool duplicated = false;
   FabricFaults faults;
   bool anyExcused = false;
 
@@ -42,13 +45,22 @@ class FaultyLink final : public Link {
       return nullptr;
     }
     std::byte* const slot = inner_.tryStage(bytes);
-    staged_ = slot != nullptr;
+    staged_ = slot;
     return slot;
   }
   void post(size_t bytes, const Digest& digest) override {
-    staged_ = false;
-    if (mayPost()) {
+    const std::byte* const data = std::exchange(staged_, nullptr);
+    if (!mayPost()) {
+      return;
+    }
+    const bool twice = duplicates();
+    const std::vector<std::byte> copy(data,
+                                      data + (twice ? bytes : 0));  // what is posted is not ours to read
+    inner_.post(bytes, digest);
+    if (std::byte* const again = twice ? inner_.tryStage(bytes) : nullptr; again != nullptr) {
+      std::copy(copy.begin(), copy.end(), again);
       inner_.post(bytes, digest);
+      station_.duplicated = true;
     }
   }
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override {
@@ -62,6 +74,8 @@ class FaultyLink final : public Link {
       return false;
     }
     ++station_.posted;
+    station_.duplicated =
+        station_.duplicated || (duplicates() && inner_.tryPostReference(data, bytes, digest));
     return true;
   }
   bool canReference(const std::byte* data, size_t bytes) override { return inner_.canReference(data, bytes); }
@@ -114,7 +128,7 @@ class FaultyLink final : public Link {
 
   // Not between tryStage() and post(), where the memory must stay what it is.
   bool refuses() {
-    if (staged_) {
+    if (staged_ != nullptr) {
       return false;
     }
     if (station_.polls < refusedUntil_) {
@@ -131,6 +145,12 @@ class FaultyLink final : public Link {
   bool dropsNext() const {
     const uint64_t number = station_.posted + 1;
     return station_.plan.dropAtMessage == number || station_.plan.dieAtMessage == number;
+  }
+
+  // Of the message just posted.
+  bool duplicates() const {
+    return !station_.duplicated && station_.plan.duplicateAtMessage &&
+           station_.posted >= *station_.plan.duplicateAtMessage;
   }
 
   // False: the message is lost.
@@ -153,7 +173,7 @@ class FaultyLink final : public Link {
   Link& inner_;
   const int peerRank_;
   std::mt19937_64 random_;
-  bool staged_ = false;
+  const std::byte* staged_ = nullptr;
   bool dropped_ = false;
   uint64_t refusedUntil_ = 0;
   uint64_t releasedSeen_ = 0;
@@ -194,6 +214,7 @@ class FaultyFabric final : public Fabric {
     station_.faults.excuse(peerRank);
     inner_->excuse(peerRank);
   }
+  bool isOver(int peerRank) const override { return inner_->isOver(peerRank); }
   void onControl(int peerRank, std::span<const std::byte> message) override {
     inner_->onControl(peerRank, message);
   }

@@ -1,6 +1,7 @@
 // A network that misbehaves by plan: wraps any fabric and delays what arrives, refuses credit for a while,
 // lets a link fail, or ends the process, each at a moment that a seed decides. What it does is within the
-// contract of Link, so whoever sits above must still give right results, or the right error.
+// contract of Link unless it says otherwise, so whoever sits above must still give right results, or the
+// right error.
 //
 // For tests: it is in no library. Every delay is counted in calls of poll(), never in time, so that a plan
 // repeats.
@@ -25,6 +26,9 @@ struct FaultPlan {
   // ones are lost; or this process is killed.
   std::optional<uint64_t> dropAtMessage = std::nullopt;
   std::optional<uint64_t> dieAtMessage = std::nullopt;
+  // The n-th message that this rank posts, or the first after it for whose double there is room, goes out
+  // twice. No link may do that, so it must become an error.
+  std::optional<uint64_t> duplicateAtMessage = std::nullopt;
 };
 
 std::unique_ptr<Fabric> makeFaulty(std::unique_ptr<Fabric> inner, const FaultPlan& plan);

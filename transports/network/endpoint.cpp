@@ -22,6 +22,16 @@ constexpr int kPatienceMs = 500;
 
 }  // namespace
 
+bool CountedLink::outOfOrder(uint32_t number) const {
+  const auto due = static_cast<uint32_t>(taken());
+  fault_.raise(peerRank_,
+               {pealInternalError,
+                fmt::format("rank {} received message {} of rank {}, where message {} is due: the network {}",
+                            rank_, number, peerRank_, due,
+                            static_cast<int32_t>(number - due) < 0 ? "brought one twice" : "lost some")});
+  return false;
+}
+
 Network::Network(int rank, int size, const NetworkOptions& options, std::unique_ptr<Bell> bell,
                  std::unique_ptr<Mesh> mesh, std::unique_ptr<Fabric> fabric)
     : rank_(rank),
@@ -36,7 +46,8 @@ Network::Network(int rank, int size, const NetworkOptions& options, std::unique_
       departures_(static_cast<size_t>(size)),
       ends_(static_cast<size_t>(size)) {
   for (const int peer : peers_) {
-    links_[static_cast<size_t>(peer)] = std::make_unique<CountedLink>(fabric_->link(peer), inChild_);
+    links_[static_cast<size_t>(peer)] =
+        std::make_unique<CountedLink>(fabric_->link(peer), inChild_, rank_, peer, fault_);
   }
   if (peers_.empty()) {
     alone_.resize(slotBytes_);
@@ -192,7 +203,7 @@ bool Network::leftInNeed(int peerRank, int waitingForRank) {
     end.lastCredits = Deadline::afterMs(kPatienceMs);
   }
   // Its link has failed since, or has been silent: what has not come by now does not come.
-  const bool cut = end.cut || (end.lastCredits && end.lastCredits->passed());
+  const bool cut = end.cut || fabric_->isOver(peerRank) || (end.lastCredits && end.lastCredits->passed());
   const bool wasComplete = end.complete;
   Arrival arrival;
   end.complete = (allTaken && (cut || link.released(link.sent()))) || (cut && !link.tryReceive(arrival));

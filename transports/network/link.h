@@ -1,26 +1,30 @@
-// A fabric's link, with counts of what went through: how a farewell says what is still on its way. Closed in
-// a forked child, where the connections and the memory behind it are the parent's: nothing can be staged or
-// received there, so that every wait finds out (Endpoint::faulted()).
+// A fabric's link, with counts of what went through: how a farewell says what is still on its way. Every
+// message carries its number, so that one that a fabric loses, repeats or overtakes is a fault and not a
+// wrong result. Closed in a forked child, where the connections and the memory behind it are the parent's:
+// nothing can be staged or received there, so that every wait finds out (Endpoint::faulted()).
 //
 // Owned by the network endpoint.
 #pragma once
 #include <atomic>
 
+#include "transports/fault_box.h"
 #include "transports/transport.h"
 
 namespace peal::network {
 
 class CountedLink final : public Link {
  public:
-  CountedLink(Link& inner, const std::atomic<bool>& inChild) : inner_(inner), inChild_(inChild) {}
+  // `fault` gets what goes wrong on this link from peerRank to rank.
+  CountedLink(Link& inner, const std::atomic<bool>& inChild, int rank, int peerRank, FaultBox& fault)
+      : inner_(inner), inChild_(inChild), rank_(rank), peerRank_(peerRank), fault_(fault) {}
 
   std::byte* tryStage(size_t bytes) override { return closed() ? nullptr : inner_.tryStage(bytes); }
   void post(size_t bytes, const Digest& digest) override {
-    inner_.post(bytes, digest);
+    inner_.post(bytes, numbered(digest));
     raise(sent_);
   }
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override {
-    if (closed() || !inner_.tryPostReference(data, bytes, digest)) {
+    if (closed() || !inner_.tryPostReference(data, bytes, numbered(digest))) {
       return false;
     }
     raise(sent_);
@@ -32,7 +36,16 @@ class CountedLink final : public Link {
   bool drained() override { return !closed() && inner_.drained(); }
   uint64_t posted() const override { return inner_.posted(); }
   bool released(uint64_t count) override { return !closed() && inner_.released(count); }
-  bool tryReceive(Arrival& arrival) override { return !closed() && inner_.tryReceive(arrival); }
+  bool tryReceive(Arrival& arrival) override {
+    if (closed() || !inner_.tryReceive(arrival)) {
+      return false;
+    }
+    if (arrival.digest.message != static_cast<uint32_t>(taken())) {
+      return outOfOrder(arrival.digest.message);
+    }
+    arrival.digest.message = 0;
+    return true;
+  }
   void release() override {
     inner_.release();
     raise(taken_);
@@ -49,8 +62,17 @@ class CountedLink final : public Link {
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
+  Digest numbered(Digest digest) const {
+    digest.message = static_cast<uint32_t>(sent());
+    return digest;
+  }
+  bool outOfOrder(uint32_t number) const;
+
   Link& inner_;
   const std::atomic<bool>& inChild_;
+  const int rank_;
+  const int peerRank_;
+  FaultBox& fault_;
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> taken_{0};
 };

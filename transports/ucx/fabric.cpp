@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "lib/base/log.h"
 #include "transports/ucx/settings.h"
@@ -137,8 +138,9 @@ ucs_status_t UcxFabric::onMessage(void* fabricPointer, const void* headerPointer
   // A stranger, or a job that had this address before, does not know the token.
   if (header.token != station.token || header.srcRank < 0 || srcRank >= fabric.byRank_.size() ||
       fabric.byRank_[srcRank] == nullptr) {
-    log(LogLevel::Warn,
-        fmt::format("rank {} ignores a message over UCX that is not from a rank of its communicator",
+    // Once: whoever sends such messages may send them without end.
+    log(std::exchange(fabric.metStranger_, true) ? LogLevel::Debug : LogLevel::Warn,
+        fmt::format("rank {} ignores messages over UCX that are not from a rank of its communicator",
                     station.rank));
     return UCS_OK;
   }

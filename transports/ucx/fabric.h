@@ -52,6 +52,7 @@ class UcxFabric final : public Fabric {
 
   Station station_;
   bool isConnected_ = false;
+  bool metStranger_ = false;
   std::vector<std::unique_ptr<UcxLink>> links_;
   std::vector<UcxLink*> byRank_;  // nullptr: not a peer
   // Ends first: what UCX has not finished by then calls back into the links.

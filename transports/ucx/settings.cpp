@@ -28,6 +28,9 @@ constexpr size_t kLargestSegmentBytes = (1 << 20) + kHeaderBytes + kFramingBytes
 // What a socket has when nothing is said (net.ipv4.tcp_wmem).
 constexpr size_t kLeastSocketBytes = 16384 / 2;
 
+// What a socket may ask for where the system does not tell (a container without /proc): the kernel's default.
+constexpr size_t kUsualMostSocketBytes = 212992;
+
 size_t wantedSocketBytes(const FabricOptions& options) {
   return static_cast<size_t>(options.slots) * (options.slotBytes + 4096);
 }
@@ -82,13 +85,17 @@ size_t parseBytes(const std::string& text) {
   }
 }
 
-size_t socketBytes(const FabricOptions& options) {
+size_t socketBytes(const FabricOptions& options, const std::string& mostText) {
   const std::optional<std::string> given = foreignVariable("UCX_TCP_SNDBUF");
   const size_t asked = given ? std::max(parseBytes(*given), kLeastSocketBytes) : wantedSocketBytes(options);
-  const size_t most = parseBytes(firstLine("/proc/sys/net/core/wmem_max"));
+  const size_t told = parseBytes(mostText);
   // The system doubles what is asked for, for its own needs; a tenth stays for messages of credits.
-  const size_t granted = 2 * std::min(asked, most > 0 ? most : asked);
+  const size_t granted = 2 * std::min(asked, told > 0 ? told : kUsualMostSocketBytes);
   return granted - granted / 10;
+}
+
+size_t socketBytes(const FabricOptions& options) {
+  return socketBytes(options, firstLine("/proc/sys/net/core/wmem_max"));
 }
 
 bool usesOnlyTcp() {

@@ -23,6 +23,8 @@ bool usesOnlyTcp();
 // How much of a link's messages a TCP socket takes at least, however late the peer reads: with that, what was
 // sent is on its way without further calls of UCX, which does not say whether a full socket holds back a part
 // of it.
+// mostText: what a socket may ask for, as the system's net.core.wmem_max says it; the second form reads that.
+size_t socketBytes(const FabricOptions& options, const std::string& mostText);
 size_t socketBytes(const FabricOptions& options);
 
 // "64k", "2MB", "1000" as UCX reads them; 0 for "auto" and all else.

@@ -27,6 +27,9 @@ class VerbsFabric final : public Fabric {
   bool settled() override;
   const std::optional<FabricFault>& fault() const override { return station_.faults.first(); }
   void excuse(int peerRank) override;
+  bool isOver(int peerRank) const override {
+    return links_[linkOfRank_[static_cast<size_t>(peerRank)]]->isOver();
+  }
   void onControl(int peerRank, std::span<const std::byte> message) override;
   int eventDescriptor() const override { return events_; }
   bool arm() override;

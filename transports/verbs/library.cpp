@@ -50,9 +50,6 @@ class System final : public Library {
     find(createQp_, "ibv_create_qp", "IBVERBS_1.1");
     find(modifyQp_, "ibv_modify_qp", "IBVERBS_1.1");
     find(destroyQp_, "ibv_destroy_qp", "IBVERBS_1.1");
-    // Newer than the rest, and needed for GPU memory only.
-    regDmabufMr_ =
-        reinterpret_cast<decltype(regDmabufMr_)>(dlvsym(file, "ibv_reg_dmabuf_mr", "IBVERBS_1.12"));
     return missing;
   }
 
@@ -77,14 +74,6 @@ class System final : public Library {
   int deallocPd(ibv_pd* pd) override { return deallocPd_(pd); }
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
     return regMr_(pd, address, bytes, access);
-  }
-  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int file,
-                      int access) override {
-    if (regDmabufMr_ == nullptr) {
-      errno = EOPNOTSUPP;
-      return nullptr;
-    }
-    return regDmabufMr_(pd, offset, bytes, address, file, access);
   }
   int deregMr(ibv_mr* mr) override { return deregMr_(mr); }
   ibv_comp_channel* createCompChannel(ibv_context* context) override { return createCompChannel_(context); }
@@ -128,7 +117,6 @@ class System final : public Library {
   ibv_pd* (*allocPd_)(ibv_context*) = nullptr;
   int (*deallocPd_)(ibv_pd*) = nullptr;
   ibv_mr* (*regMr_)(ibv_pd*, void*, size_t, int) = nullptr;
-  ibv_mr* (*regDmabufMr_)(ibv_pd*, uint64_t, size_t, uint64_t, int, int) = nullptr;
   int (*deregMr_)(ibv_mr*) = nullptr;
   ibv_comp_channel* (*createCompChannel_)(ibv_context*) = nullptr;
   int (*destroyCompChannel_)(ibv_comp_channel*) = nullptr;

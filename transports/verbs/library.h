@@ -30,9 +30,6 @@ class Library {
   virtual ibv_pd* allocPd(ibv_context* context) = 0;
   virtual int deallocPd(ibv_pd* pd) = 0;
   virtual ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;
-  // nullptr with EOPNOTSUPP where the library is too old for it.
-  virtual ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int file,
-                              int access) = 0;
   virtual int deregMr(ibv_mr* mr) = 0;
 
   virtual ibv_comp_channel* createCompChannel(ibv_context* context) = 0;

@@ -18,6 +18,10 @@ uint32_t sendDepth(uint64_t slots) { return static_cast<uint32_t>(2 * slots + 16
 // without credits, and credits answer messages. The rest is for pings and for what is sent again.
 uint32_t receiveDepth(uint64_t slots) { return static_cast<uint32_t>(3 * slots + 8); }
 
+// Before a peer says goodbye its device has delivered what it ever will; this is for completions on their
+// way.
+constexpr std::chrono::milliseconds kLastArrivals{500};
+
 }  // namespace
 
 uint32_t completionsPerLane(const Options& options) {
@@ -75,28 +79,33 @@ void VerbsLink::post(size_t bytes, const Digest& digest) {
   commit(bytes, nullptr, 0, digest);
 }
 
-bool VerbsLink::canReference(const std::byte* data, size_t bytes) {
+std::optional<Region> VerbsLink::sendableRegion(const std::byte* data, size_t bytes) {
   if (!station_.options.references || bytes > station_.options.fabric.slotBytes) {
-    return false;
+    return std::nullopt;
   }
   const std::optional<Region> region = findRegion(data, bytes);
   if (!region) {
-    return false;
+    return std::nullopt;
   }
   station_.registrations.dropEnded();
   for (const std::unique_ptr<Device>& device : station_.devices) {
     if (!station_.registrations.find(*device, *region)) {
-      return false;
+      return std::nullopt;
     }
   }
-  return true;
+  return region;
 }
 
 bool VerbsLink::tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) {
-  if (posted_ - released_ >= slots_ || !canReference(data, bytes)) {
+  if (posted_ - released_ >= slots_) {
     return false;
   }
-  commit(bytes, data, findRegion(data, bytes)->id, digest);
+  // Looked up once: another thread may deregister the buffer at any time.
+  const std::optional<Region> region = sendableRegion(data, bytes);
+  if (!region) {
+    return false;
+  }
+  commit(bytes, data, region->id, digest);
   lastReference_ = posted_;
   return true;
 }
@@ -203,6 +212,21 @@ bool VerbsLink::sendCredit(Lane& lane, Signal signal) {
   return true;
 }
 
+// While all queue pairs are being rebuilt, for which both ranks have to poll, a note brings the credit: this
+// rank may end its operation and compute for long.
+void VerbsLink::sendDueCredit() {
+  if (Lane* lane = chooseLane(); lane != nullptr) {
+    sendCredit(*lane, Signal::IfNeeded);
+  } else if (std::none_of(lanes_.begin(), lanes_.end(),
+                          [](const Lane& one) { return one.state == LaneState::Up; })) {
+    Note note;
+    note.kind = NoteKind::Credit;
+    note.released = received_;
+    tell(note);
+    creditDue_ = false;
+  }
+}
+
 void VerbsLink::ping(Lane& lane) { sendShort(lane, Kind::Ping, 0, Signal::Yes); }
 
 void VerbsLink::acknowledge(uint64_t number) {
@@ -221,6 +245,15 @@ void VerbsLink::setReleased(uint64_t count) {
       message.queued = false;
       --queued_;
     }
+  }
+}
+
+// Credits of several lanes, and notes, overtake each other: the highest count holds.
+void VerbsLink::onCredit(int64_t more) {
+  if (more > static_cast<int64_t>(posted_ - released_)) {
+    malformed(fmt::format("it released {} messages of {}", released_ + static_cast<uint64_t>(more), posted_));
+  } else if (more > 0) {
+    setReleased(released_ + static_cast<uint64_t>(more));
   }
 }
 
@@ -332,17 +365,9 @@ void VerbsLink::onImmediate(Lane& lane, uint32_t immediate) {
       }
       onArrival(distance(immediate & kNumberMask, received_));
       return;
-    case Kind::Credit: {
-      // Credits of several lanes overtake each other: the highest count holds.
-      const int64_t more = distance(immediate & kNumberMask, released_);
-      if (more > static_cast<int64_t>(posted_ - released_)) {
-        malformed(
-            fmt::format("it released {} messages of {}", released_ + static_cast<uint64_t>(more), posted_));
-      } else if (more > 0) {
-        setReleased(released_ + static_cast<uint64_t>(more));
-      }
+    case Kind::Credit:
+      onCredit(distance(immediate & kNumberMask, released_));
       return;
-    }
     case Kind::Ping:
       lane.pingSeen = true;
       return;
@@ -362,10 +387,8 @@ bool VerbsLink::pump() {
     message.queued = false;
     --queued_;
   }
-  if (creditDue_ && !departed_) {
-    if (Lane* lane = chooseLane(); lane != nullptr) {
-      sendCredit(*lane, Signal::IfNeeded);
-    }
+  if (creditDue_ && !departed_ && !station_.faults.first()) {
+    sendDueCredit();
   }
   bool busy = false;
   for (Lane& lane : lanes_) {
@@ -376,11 +399,9 @@ bool VerbsLink::pump() {
   return busy;
 }
 
-bool VerbsLink::settled() const {
-  const bool anyUp =
-      std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.state == LaneState::Up; });
-  return departed_ || (queued_ == 0 && !(creditDue_ && anyUp));
-}
+bool VerbsLink::settled() const { return departed_ || (queued_ == 0 && !creditDue_); }
+
+bool VerbsLink::isOver() const { return departed_ && Clock::now() - departedAt_ > kLastArrivals; }
 
 // Lanes that are not up are not waited for: rebuilding takes notes, which nobody hands over any more.
 bool VerbsLink::flushed() {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/memory/registry.h"
 #include "transports/verbs/lane.h"
 #include "transports/verbs/station.h"
 
@@ -26,7 +27,9 @@ class VerbsLink final : public Link {
   std::byte* tryStage(size_t bytes) override;
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
-  bool canReference(const std::byte* data, size_t bytes) override;
+  bool canReference(const std::byte* data, size_t bytes) override {
+    return sendableRegion(data, bytes).has_value();
+  }
   bool drained() override { return released(lastReference_); }
   uint64_t posted() const override { return posted_; }
   bool released(uint64_t count) override { return departed_ || released_ >= count; }
@@ -55,9 +58,10 @@ class VerbsLink final : public Link {
   // Now and then: no queue pair stays silent for ever. `anew`: nobody has looked for long, so that silence
   // counts from now.
   void watch(Clock::time_point now, bool anew);
-  // Whether all that was posted has reached the peer, or nobody waits for it. A lane that is being rebuilt
-  // counts only for what is unfinished on it.
+  // Whether nothing waits to be sent, a credit that is due included, or nobody waits for it.
   bool settled() const;
+  // The peer has left, and what it sent has come or never will.
+  bool isOver() const;
   // Leaving: asks for the completion of everything sent. True: it has come, or never will.
   bool flushed();
   void sendBye();
@@ -78,12 +82,16 @@ class VerbsLink final : public Link {
   std::byte* slotOf(std::byte* base, uint64_t number) const {
     return base + number % slots_ * station_.slotStride();
   }
+  // The registered memory that holds it, if every device may send from there.
+  std::optional<Region> sendableRegion(const std::byte* data, size_t bytes);
   void commit(size_t bytes, const std::byte* reference, uint64_t region, const Digest& digest);
   bool transmit(uint64_t number);
   Lane* chooseLane();
   bool sendCredit(Lane& lane, Signal signal);
+  void sendDueCredit();
   void sendShort(Lane& lane, Kind kind, uint64_t number, Signal signal);
   void setReleased(uint64_t count);
+  void onCredit(int64_t more);
   void acknowledge(uint64_t number);
   void markPending();
 
@@ -118,7 +126,8 @@ class VerbsLink final : public Link {
   std::vector<Lane> lanes_;
   size_t turn_ = 0;
   bool departed_ = false;  // the peer has left in good order
-  bool pending_ = false;   // stands in Station::pending
+  Clock::time_point departedAt_{};
+  bool pending_ = false;  // stands in Station::pending
 
   // Outgoing. The counts never wrap: 2^64 messages.
   std::vector<Outgoing> messages_;

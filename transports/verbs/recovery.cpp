@@ -284,6 +284,10 @@ void VerbsLink::onNote(const Note& note) {
     onBye();
     return;
   }
+  if (note.kind == NoteKind::Credit && !departed_) {
+    onCredit(static_cast<int64_t>(note.released - released_));
+    return;
+  }
   if (note.lane >= lanes_.size()) {
     malformed(fmt::format("a note about queue pair {} of {}", note.lane, lanes_.size()));
     return;
@@ -343,6 +347,7 @@ void VerbsLink::onBye() {
     outgoing(number).queued = false;
   }
   queued_ = 0;
+  departedAt_ = departed_ ? departedAt_ : Clock::now();
   departed_ = true;
 }
 

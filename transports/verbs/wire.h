@@ -50,6 +50,7 @@ enum class NoteKind : uint8_t {
   Rebuild = 1,  // my old queue pair is dead: this has arrived, and here is the new one
   Ready = 2,    // the new one is connected: send
   Bye = 3,      // I leave; all that I posted has arrived
+  Credit = 4,   // so much I have released; no queue pair works that could bring it
 };
 
 struct Note {

@@ -7,6 +7,8 @@
 
 #include "tests/support/processes.h"
 #include "tests/transports/ucx/ucx_pair.h"
+#include "transports/ucx/settings.h"
+#include "transports/ucx/wire.h"
 
 namespace peal::test {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 const ucx::Table* real = nullptr;
 std::string failing;
 int callsUntilFailure = 0;
+ucp_am_handler_param_t handler{};  // as it was last set
 
 bool fails(const char* name) { return failing == name && callsUntilFailure-- == 0; }
 
@@ -42,6 +45,7 @@ ucs_status_t workerArm(ucp_worker_h worker) {
   return fails("ucp_worker_arm") ? UCS_ERR_IO_ERROR : real->workerArm(worker);
 }
 ucs_status_t setHandler(ucp_worker_h worker, const ucp_am_handler_param_t* param) {
+  handler = *param;
   return fails("ucp_worker_set_am_recv_handler") ? UCS_ERR_INVALID_PARAM : real->setHandler(worker, param);
 }
 ucs_status_t endpointCreate(ucp_worker_h worker, const ucp_ep_params_t* params, ucp_ep_h* endpoint) {
@@ -251,6 +255,35 @@ TEST(UcxKill, AKilledPeerIsAFaultWithinSeconds) {
     EXPECT_NE(results[0].message.find("lost rank 1"), std::string::npos) << results[0].message;
     EXPECT_EQ(results[1].signal, SIGKILL) << results[1].message;
   }
+}
+
+TEST_F(UcxFaults, StrangersAreWarnedOfOnce) {
+  failing.clear();
+  UcxRanks ranks({&faulty_, nullptr}, {4096, 3});
+  ASSERT_TRUE(ranks.good());
+  ucx::Header header;
+  header.token = 1;
+  header.srcRank = 1;
+  const ucp_am_recv_param_t plain{};
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(handler.cb(handler.arg, &header, sizeof header, nullptr, 0, &plain), UCS_OK);
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const size_t first = said.find("rank 0 ignores messages over UCX");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("ignores messages", first + 20), std::string::npos) << said;
+  EXPECT_FALSE(ranks[0].fault());
+}
+
+// Where the system does not tell what a socket may ask for, it counts on no more than the usual.
+TEST(UcxSettings, ASocketsMemoryIsNotGuessedTooLarge) {
+  const FabricOptions options{1 << 20, 8};
+  EXPECT_EQ(ucx::socketBytes(options, "212992"), ucx::socketBytes(options, ""));
+  EXPECT_GT(ucx::socketBytes(options, "4194304"), ucx::socketBytes(options, ""));
+  EXPECT_LT(ucx::socketBytes(options, "65536"), ucx::socketBytes(options, ""));
+  const FabricOptions small{4096, 2};
+  EXPECT_EQ(ucx::socketBytes(small, ""), ucx::socketBytes(small, "4194304"));
 }
 
 }  // namespace

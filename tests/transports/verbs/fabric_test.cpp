@@ -435,6 +435,72 @@ TEST(VerbsFabric, ACableThatComesBackIsUsedAgain) {
   expectClean(world);
 }
 
+// A rank that is done may compute for long: the credit that it owes must not wait for queue pairs, which are
+// rebuilt only while both ranks poll.
+TEST(VerbsFabric, ACreditThatIsDueReachesItsPeerWhileNoQueuePairWorks) {
+  World world;
+  Machines machines(world, 2, {"rxe"});
+  verbs::Options patient = options(256, 1);
+  patient.queuePairs = 1;
+  patient.mostAttempts = 1000;
+  std::atomic<bool> released{false};
+  runFabrics(2, machines.open(patient), [&](FabricRank& self) {
+    ASSERT_TRUE(self.connected);
+    Link& link = self.link(1 - self.rank);
+    self.meet();
+    if (self.rank == 0) {
+      ASSERT_NE(link.tryStage(100), nullptr);
+      link.post(100, {});
+      self.meet();
+      EXPECT_TRUE(self.waitUntil([&] { return link.released(1); }, 10000));
+      released = true;
+    } else {
+      Arrival arrival;
+      ASSERT_TRUE(self.waitUntil([&] { return link.tryReceive(arrival); }));
+      self.meet();
+      world.cut("rxe-1", true);
+      link.release();
+      EXPECT_FALSE(self.waitUntil([] { return false; }, 50));  // the credit has failed by now
+      EXPECT_TRUE(self.waitUntil([&] { return self.fabric->settled(); }));
+      const Deadline deadline = Deadline::afterMs(10000);
+      while (!released && !deadline.passed()) {  // and polls no more
+        std::this_thread::yield();
+      }
+      world.cut("rxe-1", false);
+    }
+    self.meet();
+  });
+  expectClean(world);
+}
+
+// A queue pair takes a message along when its owner leaves: the peer can know that nothing more comes.
+TEST(VerbsFabric, ALinkIsOverOnceItsPeerHasLeft) {
+  World world;
+  std::atomic<bool> stalls{false};
+  world.onMessage = [&](const WireMessage& message) {
+    return Verdict{stalls && message.bytes > 0 ? Verdict::Stall : Verdict::Deliver};
+  };
+  Machines machines(world, 2, {"rxe"});
+  verbs::Options one = options(256, 2);
+  one.queuePairs = 1;
+  runFabrics(2, machines.open(one), [&](FabricRank& self) {
+    ASSERT_TRUE(self.connected);
+    self.meet();
+    EXPECT_FALSE(self.fabric->isOver(1 - self.rank));
+    if (self.rank == 0) {
+      stalls = true;
+      ASSERT_NE(self.link(1).tryStage(100), nullptr);
+      self.link(1).post(100, {});
+    } else {
+      EXPECT_TRUE(self.waitUntil([&] { return self.fabric->isOver(0); }));
+      Arrival arrival;
+      EXPECT_FALSE(self.link(0).tryReceive(arrival));
+      EXPECT_FALSE(self.fabric->fault());
+    }
+  });
+  EXPECT_EQ(world.alive(), 0);
+}
+
 TEST(VerbsFabric, LostCompletionsOfSendsAreMadeUpForByCredits) {
   World world;
   int messages = 0;

@@ -386,13 +386,6 @@ ibv_mr* FakeVerbs::regMr(ibv_pd* pd, void* address, size_t bytes, int access) {
   ++registrations;
   return mr;
 }
-ibv_mr* FakeVerbs::regDmabufMr(ibv_pd* pd, uint64_t, size_t bytes, uint64_t address, int, int access) {
-  if (!dmabufWorks) {
-    errno = EOPNOTSUPP;
-    return nullptr;
-  }
-  return regMr(pd, reinterpret_cast<void*>(address), bytes, access);
-}
 int FakeVerbs::deregMr(ibv_mr* mr) {
   const std::lock_guard lock(world_.mutex_);
   world_.mrs_.erase(mr->lkey);

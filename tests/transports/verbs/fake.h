@@ -127,8 +127,6 @@ class FakeVerbs final : public verbs::Library {
   ibv_pd* allocPd(ibv_context* context) override;
   int deallocPd(ibv_pd* pd) override;
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
-  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int file,
-                      int access) override;
   int deregMr(ibv_mr* mr) override;
   ibv_comp_channel* createCompChannel(ibv_context* context) override;
   int destroyCompChannel(ibv_comp_channel* channel) override;
@@ -144,7 +142,6 @@ class FakeVerbs final : public verbs::Library {
   int postSend(ibv_qp* qp, ibv_send_wr* request) override;
   int postRecv(ibv_qp* qp, ibv_recv_wr* request) override;
 
-  bool dmabufWorks = false;
   size_t registrations = 0;  // calls of regMr that succeeded
 
  private:
