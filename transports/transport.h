@@ -22,6 +22,7 @@ namespace peal {
 struct Digest {
   static constexpr uint8_t kNoOp = 255;
   static constexpr uint8_t kAdamw = 254;  // a sum that becomes an AdamW update
+  static constexpr uint8_t kApply = 253;  // or what a function of the caller makes of it
   uint64_t count = 0;                     // elements, as the caller gave them
   uint32_t sequence = 0;                  // of the communicator's collectives; point to point: of the pair
   int32_t root = -1;                      // -1 where the operation has none

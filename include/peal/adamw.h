@@ -77,6 +77,21 @@ PEAL_API pealResult_t pealAdamwStep(const void* gradient, void* weight, const pe
 PEAL_API pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const size_t counts[],
                                             const pealAdamw_t* state, pealComm_t comm, pealStream_t stream);
 
+/* Turns the sums of elements [first, first + count) of this rank's block into what all ranks get in their
+ * place. sums: for the call's use, it may write there; results: where to write, with what the caller had
+ * there. Called piece by piece, once for every element and in their order, on the thread that runs the
+ * operation (a stream's, or the caller's); it must not call this library. */
+typedef void (*pealApply_t)(void* user, void* sums, void* results, size_t first, size_t count);
+
+/* The same as one collective for any optimizer that works on each element by itself, on host memory:
+ * reduce-scatter (sum), apply on this rank's block, all-gather of what it wrote. counts: elements of each
+ * rank's block, N entries, the same on every rank; zeros are legal. inputs, results: all blocks. They do not
+ * overlap. The same bits as pealReduceScatterV, apply and pealAllGatherV. After an error this rank's block
+ * and what apply writes are undefined. GPUs: pealReduceAdamwGather. */
+PEAL_API pealResult_t pealReduceApplyGather(const void* inputs, void* results, const size_t counts[],
+                                            pealDataType_t type, pealApply_t apply, void* user,
+                                            pealComm_t comm, pealStream_t stream);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -123,6 +123,9 @@ typedef struct pealZeroOptions {
    * registered in another order. Values do not change. No bucket gets larger than the largest was. On
    * host memory; on GPUs buckets stay as they are. */
   int rebuildBuckets;
+  /* 1: a step whose reduced gradient is infinite or NaN somewhere is skipped. 0: it is made all the same, and
+   * the report's gradientNorm is NaN: for announced steps, below. */
+  int skipNonFinite;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
@@ -130,7 +133,7 @@ typedef struct pealZeroOptions {
   {                                                                                                          \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
         pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
-        0, 1                                                                                                 \
+        0, 1, 1                                                                                              \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -251,6 +254,23 @@ PEAL_API pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** grad
 /* The gradient is written. Once for each parameter and micro-batch. */
 PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
 
+/* Announces what the step will be; optional. If nothing needs the whole gradient first (stage 1 or 2, one
+ * shard group, bf16 gradients, clipNorm 0, skipNonFinite 0), the buckets of the step's last micro-batch are
+ * then reduced, updated and gathered by one collective each while backward goes on: the fused step, with the
+ * same bits in everything that the engine holds and reports. A bucket goes off when its gradients are there
+ * and its units are left; a unit that was left backward cannot be entered forward before the step. Otherwise
+ * the step is made as without this. All ranks or none, before the first gradient of the last micro-batch;
+ * pealZeroStep must have the same arguments. */
+PEAL_API pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens);
+
+typedef struct {
+  uint64_t buckets;      /* of a step */
+  uint64_t fusedBuckets; /* of them those that an announced step fuses */
+  const char* reason;    /* why not all; "" if all. The engine's, as long as it lives */
+} pealZeroFusedStatus_t;
+/* After pealZeroSeal. Local. Whether it happened: pealZeroReport_t, and calls[pealZeroFused]. */
+PEAL_API pealResult_t pealZeroGetFusedStatus(pealZero_t zero, pealZeroFusedStatus_t* status);
+
 /* All units are left. Units that were not entered for backward have only missing gradients. */
 PEAL_API pealResult_t pealZeroEndMicroBatch(pealZero_t zero);
 
@@ -262,10 +282,11 @@ typedef struct {
                                   exact */
   double clipFactor;           /* min(1, clipNorm / (gradientNorm + 1e-6)); 1 if clipping is off */
   int skipped;                 /* 1: some gradient on some rank was infinite or NaN; nothing was changed, on
-                                  any rank. gradientNorm is then NaN */
+                                  any rank. gradientNorm is then NaN. Only with skipNonFinite */
   uint64_t missingGradients;   /* on this rank, over the micro-batches of this step */
   double communicationSeconds; /* that the engine's stream spent in collectives since the step before */
   double waitSeconds;          /* of that, while the caller was waiting inside a call: not hidden */
+  uint64_t fusedBuckets;       /* of an announced step: reduced, updated and gathered as one */
 } pealZeroReport_t;
 
 /* Collective. localTokens: of this rank over all micro-batches of the step; 0 is legal, but not on all
@@ -302,11 +323,14 @@ enum {
   pealZeroAllReduce = 0, /* gradients, stage 0 */
   pealZeroReduceScatter, /* gradients, stages 1 to 3 */
   pealZeroAllGather,     /* weights, stages 1 to 3 */
-  pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens */
+  pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens. Of a fused step
+                            also that of what was announced */
   pealZeroStart,    /* pealZeroSeal's agreement and broadcast; state that moves when buckets are rebuilt */
   pealZeroInspect,  /* pealZeroRead, pealZeroCheckReplicas; agreement and gathering of checkpoints */
   pealZeroReplicas, /* gradients between shard groups: a sum on its way through them in fp32, and the
                        bf16 result back; one call for both */
+  pealZeroFused,    /* calls: reduce-scatters and all-gathers, counted above, that were one collective
+                       with the update between them. No elements of its own */
   pealZeroNumCounters
 };
 typedef struct {

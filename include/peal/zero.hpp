@@ -114,6 +114,14 @@ class Engine {
   }
   void gradientReady(int id) { check(pealZeroGradientReady(zero_, id)); }
   void endMicroBatch() { check(pealZeroEndMicroBatch(zero_)); }
+  void expectStep(double learningRate, uint64_t localTokens) {
+    check(pealZeroExpectStep(zero_, learningRate, localTokens));
+  }
+  pealZeroFusedStatus_t fusedStatus() const {
+    pealZeroFusedStatus_t status;
+    check(pealZeroGetFusedStatus(zero_, &status));
+    return status;
+  }
   pealZeroReport_t step(double learningRate, uint64_t localTokens) {
     pealZeroReport_t report;
     check(pealZeroStep(zero_, learningRate, localTokens, &report));

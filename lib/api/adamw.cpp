@@ -91,6 +91,7 @@ class HostStep final : public HostEpilogue {
   explicit HostStep(const pealAdamw_t& state, size_t shardStart = 0)
       : state_(state), shardStart_(shardStart), whole_{state.count, 0} {}
 
+  uint8_t digestOp() const override { return Digest::kAdamw; }
   bool begin() override {
     const pealAdamwControl_t& control = *state_.control;
     skips_ = control.nonFinite != 0;
@@ -100,9 +101,9 @@ class HostStep final : public HostEpilogue {
                             control.gradientScale);
     return !skips_;
   }
-  void apply(std::byte* chunk, Chunk c) override {
-    auto* values = reinterpret_cast<uint16_t*>(chunk);
-    update(values, values, c.offset - shardStart_, c.count);
+  void apply(std::byte* sum, std::byte* out, Chunk c) override {
+    update(reinterpret_cast<const uint16_t*>(sum), reinterpret_cast<uint16_t*>(out), c.offset - shardStart_,
+           c.count);
   }
   // Elements [first, first + count) of the shard; gradient and weight are the first one's.
   void update(const uint16_t* gradient, uint16_t* weight, uint64_t first, uint64_t count) {
@@ -184,8 +185,7 @@ struct Shares {
   size_t total, before;
 };
 
-Result<Shares> sharesOf(const char* function, const size_t counts[], const pealAdamw_t& state,
-                        const Communicator& comm) {
+Result<Shares> sharesOf(const char* function, const size_t counts[], const Communicator& comm) {
   Shares shares{0, 0};
   for (int rank = 0; rank < comm.size(); ++rank) {
     const size_t count = counts[rank];
@@ -196,33 +196,59 @@ Result<Shares> sharesOf(const char* function, const size_t counts[], const pealA
     shares.before += rank < comm.rank() ? count : 0;
     shares.total += count;
   }
-  if (state.count != counts[comm.rank()]) {
-    return wrong(function, fmt::format("state->count is {} on rank {}, whose block has {} elements.",
-                                       state.count, comm.rank(), counts[comm.rank()]));
-  }
   return shares;
 }
 
-Result<void> checkArrays(const char* function, const void* gradients, const void* weights, size_t count) {
-  const auto* from = static_cast<const std::byte*>(gradients);
-  const auto* to = static_cast<const std::byte*>(weights);
-  if (count > 0 && (from == nullptr || to == nullptr)) {
+// Two arrays of all blocks.
+struct Arrays {
+  const char* inputName;
+  const void* input;
+  const char* resultName;
+  const void* result;
+  size_t count, elementBytes;
+  bool mayBeTheSame;
+};
+
+Result<void> checkArrays(const char* function, const Arrays& arrays) {
+  const auto* from = static_cast<const std::byte*>(arrays.input);
+  const auto* to = static_cast<const std::byte*>(arrays.result);
+  if (arrays.count > 0 && (from == nullptr || to == nullptr)) {
     return wrong(function, fmt::format("{} is NULL and the blocks have {} elements.",
-                                       from == nullptr ? "gradients" : "weights", count));
+                                       from == nullptr ? arrays.inputName : arrays.resultName, arrays.count));
   }
-  if (from != to && from < to + 2 * count && to < from + 2 * count) {
-    return wrong(function, fmt::format("gradients ({} bytes at {}) and weights (at {}) overlap without being "
-                                       "the same array.",
-                                       2 * count, gradients, weights));
+  const size_t bytes = arrays.count * arrays.elementBytes;
+  const bool isSame = from == to && arrays.mayBeTheSame;
+  if (!isSame && from < to + bytes && to < from + bytes) {
+    return wrong(function, fmt::format("{} ({} bytes at {}) and {} (at {}) overlap{}.", arrays.inputName,
+                                       bytes, arrays.input, arrays.resultName, arrays.result,
+                                       arrays.mayBeTheSame ? " without being the same array" : ""));
   }
   return {};
 }
 
+// The caller's function as an epilogue.
+class CallersEpilogue final : public HostEpilogue {
+ public:
+  CallersEpilogue(pealApply_t function, void* user, size_t shardStart)
+      : function_(function), user_(user), shardStart_(shardStart) {}
+  uint8_t digestOp() const override { return Digest::kApply; }
+  bool begin() override { return true; }
+  void apply(std::byte* sum, std::byte* out, Chunk c) override {
+    function_(user_, sum, out, c.offset - shardStart_, c.count);
+  }
+  void end() {}
+
+ private:
+  const pealApply_t function_;
+  void* const user_;
+  const size_t shardStart_;
+};
+
 // On host memory: one collective, with its place in the order taken now.
-Result<void> stepOnHost(pealComm& handle, HostStream* stream, const CollectiveCall& call,
-                        const pealAdamw_t& state, size_t shardStart) {
+template <class Step>
+Result<void> runOnHost(pealComm& handle, HostStream* stream, const CollectiveCall& call,
+                       const std::shared_ptr<Step>& step) {
   const std::shared_ptr<Communicator>& comm = handle.comm;
-  auto step = std::make_shared<HostStep>(state, shardStart);
   Result<Communicator::Prepared> prepared = comm->prepare(call, *step);
   if (!prepared) {
     return prepared.error();
@@ -261,11 +287,16 @@ pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const s
     }
     // The step works on this rank's block of `weights`.
     PEAL_TRY(checkState(kName, gradients, weights, state));
-    const Result<Shares> shares = sharesOf(kName, counts, *state, *comm->comm);
+    const Result<Shares> shares = sharesOf(kName, counts, *comm->comm);
     if (!shares) {
       return shares.error();
     }
-    PEAL_TRY(checkArrays(kName, gradients, weights, shares->total));
+    if (const size_t own = counts[comm->comm->rank()]; state->count != own) {
+      return wrong(kName, fmt::format("state->count is {} on rank {}, whose block has {} elements.",
+                                      state->count, comm->comm->rank(), own));
+    }
+    PEAL_TRY(checkArrays(
+        kName, {"gradients", gradients, "weights", weights, shares->total, sizeof(uint16_t), true}));
     CollectiveCall call;
     call.kind = pealStatAllReduce;
     call.send = gradients;
@@ -278,6 +309,50 @@ pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const s
       return comm->comm->issueOnDevice(call, *state, target->cuda);
     }
     PEAL_TRY(checkSegments(kName, *state));
-    return stepOnHost(*comm, target->host.get(), call, *state, shares->before);
+    return runOnHost(*comm, target->host.get(), call, std::make_shared<HostStep>(*state, shares->before));
+  });
+}
+
+pealResult_t pealReduceApplyGather(const void* inputs, void* results, const size_t counts[],
+                                   pealDataType_t type, pealApply_t apply, void* user, pealComm_t comm,
+                                   pealStream_t stream) {
+  return guarded([&]() -> Result<void> {
+    constexpr const char* kName = "pealReduceApplyGather";
+    PEAL_TRY(checkComm(kName, comm));
+    if (counts == nullptr || apply == nullptr) {
+      return nullArgument(kName, counts == nullptr ? "counts" : "apply");
+    }
+    if (Group::ofThisThread().active()) {
+      return Error{pealInvalidUsage, fmt::format("{} on {}: not inside a group.", kName, comm->comm->name())};
+    }
+    if (comm->comm->onDevice()) {
+      return Error{pealInvalidUsage,
+                   fmt::format("{} on {}: the communicator is on a GPU, which cannot call a function of the "
+                               "host between two messages; use pealReduceAdamwGather.",
+                               kName, comm->comm->name())};
+    }
+    Result<StreamRef> target = streamFor(kName, *comm, stream);
+    if (!target) {
+      return target.error();
+    }
+    if (type < 0 || type >= pealNumTypes) {
+      return wrong(kName, fmt::format("there is no data type {}.", static_cast<int>(type)));
+    }
+    const Result<Shares> shares = sharesOf(kName, counts, *comm->comm);
+    if (!shares) {
+      return shares.error();
+    }
+    PEAL_TRY(
+        checkArrays(kName, {"inputs", inputs, "results", results, shares->total, elementBytes(type), false}));
+    CollectiveCall call;
+    call.kind = pealStatAllReduce;
+    call.send = inputs;
+    call.recv = results;
+    call.counts.assign(counts, counts + comm->comm->size());
+    call.type = type;
+    call.hasOp = true;
+    const CommUse use(*comm);
+    return runOnHost(*comm, target->host.get(), call,
+                     std::make_shared<CallersEpilogue>(apply, user, shares->before));
   });
 }

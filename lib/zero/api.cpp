@@ -150,6 +150,15 @@ pealResult_t pealZeroEndMicroBatch(pealZero_t zero) {
   return call(zero, __func__, [](Engine& engine) { return engine.endMicroBatch(); });
 }
 
+pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.expectStep(learningRate, localTokens); });
+}
+
+pealResult_t pealZeroGetFusedStatus(pealZero_t zero, pealZeroFusedStatus_t* status) {
+  return call(zero, __func__, status, "status",
+              [&](Engine& engine) { return store(engine.fusedStatus(), status); });
+}
+
 pealResult_t pealZeroStep(pealZero_t zero, double learningRate, uint64_t localTokens,
                           pealZeroReport_t* report) {
   return call(zero, __func__,

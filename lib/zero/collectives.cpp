@@ -33,6 +33,8 @@ Operation operationOf(int counter) {
       return Operation::Replicas;
     case pealZeroControl:
       return Operation::Control;
+    case pealZeroFused:
+      return Operation::Fused;
     default:
       return Operation::Other;
   }
@@ -360,6 +362,26 @@ Result<void> Collectives::allGather(Among among, Purpose purpose, const void* fr
     return pealAllGatherV(from, to, counts.data(), type, commOf(ranks, data), streamOf(data));
   };
   return issue(purpose, "all-gather", sent, type, call, Count::Call, data);
+}
+
+Result<void> Collectives::reduceApplyGather(int64_t index, const void* from, void* to,
+                                            std::span<const size_t> counts, pealDataType_t type,
+                                            pealApply_t apply, void* user) {
+  const uint64_t reduced = othersElements(counts, group_.rank);
+  const uint64_t gathered =
+      counts[static_cast<size_t>(group_.rank)] * static_cast<uint64_t>(group_.ranks - 1);
+  PEAL_TRY(issue({pealZeroFused, index}, "the fused step", reduced + gathered, type, [&] {
+    return pealReduceApplyGather(from, to, counts.data(), type, apply, user, group_.comm, device_->stream());
+  }));
+  const auto count = [&](int counter, uint64_t calls, uint64_t elements) {
+    counters_.calls[counter] += calls;
+    counters_.elementsSent[counter] += elements;
+    counters_.bytesSent[counter] += elements * elementBytes(type);
+  };
+  count(pealZeroReduceScatter, 1, reduced);
+  count(pealZeroAllGather, 1, gathered);
+  counters_.elementsSent[pealZeroFused] = counters_.bytesSent[pealZeroFused] = 0;  // they are counted there
+  return {};
 }
 
 Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_t count,

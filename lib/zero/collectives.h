@@ -25,6 +25,7 @@
 #include "lib/zero/elements.h"
 #include "lib/zero/operations.h"
 #include "lib/zero/spans.h"
+#include "peal/adamw.h"
 #include "peal/zero.h"
 
 namespace peal::zero {
@@ -83,6 +84,10 @@ class Collectives {
                              pealDataType_t type);
   Result<void> allGather(Among among, Purpose purpose, const void* from, void* to,
                          std::span<const size_t> counts, pealDataType_t type, Data data = Data::Arena);
+  // All three as one, on host memory: a reduce-scatter, apply on this rank's block, an all-gather; counted as
+  // the two collectives that it is, under pealZeroFused too. index: as in a purpose.
+  Result<void> reduceApplyGather(int64_t index, const void* from, void* to, std::span<const size_t> counts,
+                                 pealDataType_t type, pealApply_t apply, void* user);
   // A reduce-scatter without its sum, in the shard group: `to` gets the other ranks' parts of this
   // rank's block, one after another in rank order.
   Result<void> exchangeBlocks(Purpose purpose, Elements from, Elements to, std::span<const size_t> counts);

@@ -24,7 +24,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 19> ranges{{
+  const std::array<Range, 20> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -37,6 +37,7 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
       {"gathersInFlight", static_cast<double>(o.gathersInFlight), 0, 4096},
       {"reduceType", static_cast<double>(o.reduceType), 0, 1},
       {"missingGradients", static_cast<double>(o.missingGradients), 0, 1},
+      {"skipNonFinite", static_cast<double>(o.skipNonFinite), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
       {"beta1", o.beta1, 0, below1},
       {"beta2", o.beta2, 0, below1},
@@ -209,6 +210,15 @@ Result<void> Engine::enter(int unit, pealZeroPass_t pass) {
                    fmt::format("unit {} is entered backward a second time in this micro-batch", unit)};
     }
   }
+  const bool mayBeChanged = fused_.isActive() ? closed_[*index] : fused_.ranBuckets() > 0;
+  if (mayBeChanged && !model_.layout.units[*index].parameters.empty()) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("unit {} is entered forward after backward and before pealZeroStep, but the step was "
+                    "announced and may have changed its weights; do that after the step, or do not "
+                    "announce it",
+                    unit)};
+  }
   return weights_.enter(*index, pass);
 }
 
@@ -233,7 +243,8 @@ Result<void> Engine::closeBackward(size_t unit) {
     PEAL_TRY(gradients_.reduceUnit(unit));
   }
   closed_[unit] = true;
-  return {};
+  fused_.unitLeft(unit);
+  return model_.stage() == 3 ? Result<void>() : gradients_.launchInOrder();
 }
 
 Result<void*> Engine::weights(int id, Precision asked) {

@@ -13,6 +13,7 @@
 
 #include "lib/zero/checkpoint/save.h"
 #include "lib/zero/collectives.h"
+#include "lib/zero/engine_fused.h"
 #include "lib/zero/gradients.h"
 #include "lib/zero/model.h"
 #include "lib/zero/norm.h"
@@ -40,7 +41,9 @@ class Engine {
   Result<void*> gradient(int id, Precision asked);
   Result<void> gradientReady(int id);
   Result<void> endMicroBatch();
+  Result<void> expectStep(double learningRate, uint64_t localTokens);
   Result<pealZeroReport_t> step(double learningRate, uint64_t localTokens);
+  Result<pealZeroFusedStatus_t> fusedStatus() const;
 
   Result<void> read(int id, pealZeroTensor_t tensor, float* values);
 
@@ -94,6 +97,8 @@ class Engine {
     bool nonFinite;
     uint64_t tokens;
   };
+  static Result<void> checkNumbers(double learningRate, uint64_t localTokens);
+  Result<void> checkAnnounced(double learningRate, uint64_t localTokens) const;
   Result<Totals> addUpRanks(double learningRate, uint64_t localTokens);
   Result<void> update(double learningRate, double gradientScale);
 
@@ -118,6 +123,7 @@ class Engine {
   Weights weights_;
   Gradients gradients_;
   Optimizer optimizer_;
+  FusedStep fused_;
   ArenaList memory_;
   std::array<int64_t, kSquareLimbs + 4> control_{};  // of the step's small all-reduce
   std::unique_ptr<Collectives> collectives_;

@@ -57,6 +57,7 @@ Result<void> Engine::rebuildBuckets() {
   gradients_.followLayout();
   optimizer_.followLayout();
   weights_.followLayout();
+  fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
   for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
     PEAL_TRY(weights_.gatherUpdated(bucket, pealZeroStart));
   }

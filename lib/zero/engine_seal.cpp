@@ -124,8 +124,9 @@ Result<void> Engine::allocate() {
   }
   try {
     PEAL_TRY(weights_.allocate(model_, *collectives_));
-    PEAL_TRY(gradients_.allocate(model_, *collectives_));
+    PEAL_TRY(gradients_.allocate(model_, *collectives_, fused_));
     PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
+    fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
   } catch (const std::bad_alloc&) {
     return Error{pealSystemError, "out of memory for the engine's tables"};
   }
@@ -148,7 +149,8 @@ uint64_t Engine::digestOptions() const {
        {options_.stage, options_.microBatches, options_.reduceEachMicroBatch, options_.bucketSlots,
         options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight, options_.rebuildBuckets,
         static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
-        options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType)}) {
+        options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType),
+        options_.skipNonFinite}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});

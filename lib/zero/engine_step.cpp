@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -23,16 +22,9 @@ constexpr size_t kTokens = kSquareLimbs + 1;
 constexpr size_t kRateDigest = kSquareLimbs + 2;
 constexpr size_t kRateDigestSquared = kSquareLimbs + 3;
 
-// 20 bits, so that the square times 2^20 ranks fits in int64.
-int64_t digestOf(double learningRate) {
-  const auto bits = std::bit_cast<uint64_t>(learningRate);
-  return static_cast<int64_t>((bits * 0x9e3779b97f4a7c15u) >> 44);
-}
-
 }  // namespace
 
-Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens) {
-  PEAL_TRY(checkSealed());
+Result<void> Engine::checkNumbers(double learningRate, uint64_t localTokens) {
   if (!(learningRate >= 0 && learningRate <= std::numeric_limits<float>::max())) {
     return Error{pealInvalidArgument,
                  fmt::format("the learning rate is {}; it must be finite and not negative", learningRate)};
@@ -41,6 +33,57 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
     return Error{pealInvalidArgument,
                  fmt::format("{} tokens on one rank are more than 2^42 in one step", localTokens)};
   }
+  return {};
+}
+
+// ---- announced steps
+// ---------------------------------------------------------------------------------------
+
+Result<void> Engine::expectStep(double learningRate, uint64_t localTokens) {
+  PEAL_TRY(checkSealed());
+  PEAL_TRY(checkNumbers(learningRate, localTokens));
+  const int last = options_.microBatches - 1;
+  const bool hasBegun =
+      std::find(closed_.begin(), closed_.end(), true) != closed_.end() || gradients_.anyHandedOverNow();
+  if (gradients_.microBatch() > last || (gradients_.microBatch() == last && hasBegun)) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("step {} is announced {}; call pealZeroExpectStep before the first gradient of its "
+                    "last micro-batch",
+                    steps_ + 1,
+                    gradients_.microBatch() > last ? "after its last micro-batch"
+                                                   : "when gradients of its last micro-batch are ready")};
+  }
+  fused_.announce({learningRate, localTokens}, updates_);
+  return {};
+}
+
+Result<void> Engine::checkAnnounced(double learningRate, uint64_t localTokens) const {
+  const std::optional<FusedStep::Announcement>& announced = fused_.announced();
+  if (announced && (announced->learningRate != learningRate || announced->localTokens != localTokens)) {
+    return Error{
+        pealInvalidUsage,
+        fmt::format("step {} was announced with learning rate {} and {} tokens of rank {}, and is made "
+                    "with {} and {}; {} of its {} buckets are updated already. Make the step that was "
+                    "announced",
+                    steps_ + 1, announced->learningRate, announced->localTokens, collectives_->rank(),
+                    learningRate, localTokens, fused_.ranBuckets(), model_.layout.buckets.size())};
+  }
+  return {};
+}
+
+Result<pealZeroFusedStatus_t> Engine::fusedStatus() const {
+  PEAL_TRY(checkSealed());
+  return pealZeroFusedStatus_t{model_.layout.buckets.size(), fused_.fusedBuckets(), fused_.reason().c_str()};
+}
+
+// ---- the step
+// ----------------------------------------------------------------------------------------------
+
+Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens) {
+  PEAL_TRY(checkSealed());
+  PEAL_TRY(checkNumbers(learningRate, localTokens));
+  PEAL_TRY(checkAnnounced(learningRate, localTokens));
   if (gradients_.microBatch() != options_.microBatches) {
     return Error{pealInvalidUsage,
                  fmt::format("the step has {} of {} micro-batches: call pealZeroEndMicroBatch after each",
@@ -57,14 +100,15 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
 
   pealZeroReport_t report{};
   report.tokens = totals->tokens;
-  report.skipped = totals->nonFinite ? 1 : 0;
+  report.skipped = totals->nonFinite && options_.skipNonFinite != 0 ? 1 : 0;
   report.gradientNorm = totals->nonFinite ? std::numeric_limits<double>::quiet_NaN()
                                           : std::sqrt(totals->squares) / static_cast<double>(totals->tokens);
   report.clipFactor = 1;
+  report.fusedBuckets = fused_.ranBuckets();
   if (options_.clipNorm > 0 && !totals->nonFinite) {
     report.clipFactor = std::min(1.0, options_.clipNorm / (report.gradientNorm + kNormEpsilon));
   }
-  if (!totals->nonFinite) {
+  if (report.skipped == 0) {
     ++updates_;
     PEAL_TRY(update(learningRate, report.clipFactor / static_cast<double>(totals->tokens)));
   }
@@ -80,6 +124,7 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
                                 std::exchange(communicationBefore_, collectives_->communicationSeconds());
   report.waitSeconds = collectives_->waitSeconds() - std::exchange(waitBefore_, collectives_->waitSeconds());
   gradients_.beginStep();
+  fused_.endStep();
   ++steps_;
   return report;
 }
@@ -89,6 +134,9 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   Device& device = *collectives_->device();
   for (size_t bucket = 0; bucket < model_.layout.buckets.size(); ++bucket) {
     PEAL_TRY(gradients_.waitReduced(bucket));
+    if (fused_.did(bucket)) {
+      continue;
+    }
     // Replicas own the same elements: each adds up its share of them, which the exact sum allows.
     const uint64_t own = model_.layout.buckets[bucket].ownElements;
     const uint64_t from =
@@ -99,9 +147,10 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
                                    device.addSquares(gradients_.block(bucket).at(from), to - from, squares)));
   }
   PEAL_TRY(collectives_->checked("adding up squares", device.finishSquares(squares)));
+  squares.add(fused_.squares());
   const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
   std::copy(limbs.begin(), limbs.end(), control_.begin());
-  const int64_t rate = digestOf(learningRate);
+  const int64_t rate = rateDigest(learningRate);
   control_[kNonFinite] = squares.nonFinite();
   control_[kTokens] = static_cast<int64_t>(localTokens);
   control_[kRateDigest] = rate;
@@ -109,9 +158,7 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64, Data::Host));
   PEAL_TRY(collectives_->finish());
 
-  // Equal on all ranks exactly if the variance is zero.
-  const auto sum = static_cast<__int128>(control_[kRateDigest]);
-  if (sum * sum != static_cast<__int128>(control_[kRateDigestSquared]) * collectives_->ranks()) {
+  if (!ratesAgree(control_[kRateDigest], control_[kRateDigestSquared], collectives_->ranks())) {
     rejected_ = Error{pealInvalidUsage,
                       fmt::format("the ranks passed different learning rates to step {}; rank {} passed {}",
                                   steps_ + 1, collectives_->rank(), learningRate)};
@@ -127,11 +174,15 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
                 static_cast<uint64_t>(control_[kTokens])};
 }
 
-// In the order in which the next forward pass needs the weights: the last bucket has the first parameters.
+// What the fused step has not done, in the order in which the next forward pass needs the weights: the last
+// bucket has the first parameters.
 Result<void> Engine::update(double learningRate, double gradientScale) {
   PEAL_TRY(
       collectives_->checked("the update", optimizer_.beginUpdate(learningRate, updates_, gradientScale)));
   for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
+    if (fused_.did(bucket)) {
+      continue;
+    }
     collectives_->begin(Operation::Update);
     PEAL_TRY(collectives_->checked(
         "the update", optimizer_.update(bucket, gradients_.owned(bucket), weights_.owned(bucket))));

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/zero/engine_fused.h"
+
 namespace peal::zero {
 namespace {
 
@@ -13,9 +15,10 @@ constexpr uint64_t kSumBytes = 4;
 
 }  // namespace
 
-Result<void> Gradients::allocate(const Model& model, Collectives& collectives) {
+Result<void> Gradients::allocate(const Model& model, Collectives& collectives, FusedStep& fused) {
   model_ = &model;
   collectives_ = &collectives;
+  fused_ = &fused;
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 1;
   PEAL_TRY(gradients_.allocate(collectives.device(), "gradients", pealZeroModelState, ArenaMemory::Shared,
@@ -92,6 +95,28 @@ Elements Gradients::address(const Parameter& parameter) const {
                           (parameter.begin - model_->layout.buckets[parameter.bucket].begin));
 }
 
+Error Gradients::noSlotFor(size_t bucket) const {
+  const bool waits = nextLaunch_ < buckets_.size() && fused_->holdsBack(nextLaunch_) &&
+                     buckets_[nextLaunch_].ready == model_->layout.buckets[nextLaunch_].parameters.size();
+  if (waits) {
+    return {
+        pealInvalidUsage,
+        fmt::format("all {} gradient buffers are taken, so bucket {} has none: bucket {} of {} has all its "
+                    "gradients, but the announced step changes its weights, and units that use them are not "
+                    "left; leave units when they are done, raise bucketSlots, or do not announce the step",
+                    slots_.size(), bucket, nextLaunch_, buckets_.size())};
+  }
+  return {
+      pealInvalidUsage,
+      fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be reduced is "
+                  "bucket {} of {}, with {} of its {} parameters ready), so bucket {} has none; hand "
+                  "gradients over in about the reverse order of registration, or raise bucketSlots",
+                  slots_.size(), nextLaunch_, buckets_.size(),
+                  nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
+                  nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0,
+                  bucket)};
+}
+
 Result<void> Gradients::takeSlot(size_t bucket) {
   auto best = slots_.end();
   for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
@@ -100,16 +125,7 @@ Result<void> Gradients::takeSlot(size_t bucket) {
     }
   }
   if (best == slots_.end()) {
-    return Error{
-        pealInvalidUsage,
-        fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be "
-                    "reduced is bucket {} of {}, with {} of its {} parameters ready), so bucket {} has "
-                    "none; hand gradients over in about the reverse order of registration, or raise "
-                    "bucketSlots",
-                    slots_.size(), nextLaunch_, buckets_.size(),
-                    nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
-                    nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0,
-                    bucket)};
+    return noSlotFor(bucket);
   }
   PEAL_TRY(collectives_->wait(best->reduced));
   best->taken = true;
@@ -193,7 +209,7 @@ Result<void> Gradients::launchInOrder() {
   }
   while (nextLaunch_ < buckets_.size()) {
     const Bucket& bucket = model_->layout.buckets[nextLaunch_];
-    if (buckets_[nextLaunch_].ready < bucket.parameters.size()) {
+    if (buckets_[nextLaunch_].ready < bucket.parameters.size() || fused_->holdsBack(nextLaunch_)) {
       break;
     }
     PEAL_TRY(launch(nextLaunch_));
@@ -214,7 +230,7 @@ Result<void> Gradients::reduce(size_t index) {
     return collectives_->allReduce({pealZeroAllReduce, name}, in(gradients_, bucket.begin).data,
                                    bucket.elements, typeOf(model_->gradientPrecision()));
   }
-  const Elements from = address(model_->layout.parameters[bucket.parameters.front()]);
+  const Elements from = addressOf(bucket);
   if (model_->replicas == 1) {
     return collectives_->reduceScatter({pealZeroReduceScatter, name}, from.data, reducedPart(bucket).data,
                                        bucket.counts, typeOf(from.precision));
@@ -231,14 +247,15 @@ Result<void> Gradients::reduce(size_t index) {
 
 Result<void> Gradients::launch(size_t index) {
   BucketState& state = buckets_[index];
-  PEAL_TRY(reduce(index));
+  const bool isFused = fused_->takes(index);
+  PEAL_TRY(isFused ? fused_->run(index, addressOf(model_->layout.buckets[index])) : reduce(index));
   if (state.slot >= 0) {
     Slot& slot = slots_[static_cast<size_t>(std::exchange(state.slot, -1))];
     slot.taken = false;
     slot.launchedAt = ++launches_;
     PEAL_TRY(collectives_->record(slot.reduced));
   }
-  if (model_->addsUpReduced() && !model_->addsUpInGroup()) {
+  if (model_->addsUpReduced() && !model_->addsUpInGroup() && !isFused) {
     const Sum& sum = sums_[index];
     PEAL_TRY(collectives_->run(passOf(sum.values, sum.sums, sum.count)));
   }

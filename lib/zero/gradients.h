@@ -21,9 +21,12 @@
 
 namespace peal::zero {
 
+class FusedStep;
+
 class Gradients {
  public:
-  Result<void> allocate(const Model& model, Collectives& collectives);
+  // fused: buckets that are not only reduced. Prepared later, but before the first gradient.
+  Result<void> allocate(const Model& model, Collectives& collectives, FusedStep& fused);
   void describeMemory(ArenaList& list) const;
 
   // Of the running micro-batch.
@@ -33,6 +36,8 @@ class Gradients {
   Result<void> fillMissing(size_t unit);
   // Stage 3: reduces the unit, whose gradients are all ready. One whose parameters are all frozen has none.
   Result<void> reduceUnit(size_t unit);
+  // Reduces what is complete, in order. After a unit was left: some buckets wait for that.
+  Result<void> launchInOrder();
   // All buckets are reduced or about to be; the next micro-batch (or step) may begin.
   void endMicroBatch();
 
@@ -50,7 +55,11 @@ class Gradients {
   void followLayout();
 
   bool anyHandedOver() const { return microBatch_ > 0 || handedOver_ > 0; }
+  bool anyHandedOverNow() const { return handedOver_ > 0; }  // in this micro-batch
   int microBatch() const { return microBatch_; }
+  bool isLastMicroBatch() const { return microBatch_ + 1 == model_->options.microBatches; }
+  // Of this rank's block of the bucket, where micro-batches are added up after their reduction; else nullptr.
+  float* sumsOf(size_t bucket) const { return sums_.empty() ? nullptr : sums_[bucket].sums; }
   void beginStep() { microBatch_ = 0; }
   // Counted since it was last asked.
   uint64_t takeMissing() { return std::exchange(missing_, 0); }
@@ -75,21 +84,24 @@ class Gradients {
   };
 
   Result<void> takeSlot(size_t bucket);
+  Error noSlotFor(size_t bucket) const;
   Result<void> complete(size_t id);
   Result<void> addUp(const Parameter& parameter, Elements values);
   Pass passOf(Elements values, float* sums, size_t count) const;
   Result<void> launch(size_t bucket);
   Result<void> reduce(size_t bucket);
-  Result<void> launchInOrder();
   Elements reducedPart(const Bucket& bucket) const;
   Elements address(const Parameter& parameter) const;
+  Elements addressOf(const Bucket& bucket) const {
+    return address(model_->layout.parameters[bucket.parameters.front()]);
+  }
   Elements in(const Arena& arena, uint64_t element) const {
     return Elements{arena.as<void>(), model_->gradientPrecision()}.at(element);
   }
-  bool isLastMicroBatch() const { return microBatch_ + 1 == model_->options.microBatches; }
 
   const Model* model_ = nullptr;
   Collectives* collectives_ = nullptr;
+  FusedStep* fused_ = nullptr;
   Arena gradients_;     // all of them, or this rank's shard
   Arena buffers_;       // stages 2 and 3: the slots
   Arena accumulation_;  // more than one micro-batch

@@ -115,6 +115,15 @@ void SquareSum::addCounted(const CountedSquares& counted) {
   sums_[kNonFiniteExponent] += counted.low[kNonFiniteExponent];
 }
 
+void SquareSum::add(const SquareSum& other) {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i] += other.sums_[i];
+  }
+  for (size_t i = 0; i < limbs_.size(); ++i) {
+    limbs_[i] += other.limbs_[i];
+  }
+}
+
 std::array<int64_t, kSquareLimbs> SquareSum::limbs() const {
   std::array<int64_t, kSquareLimbs> limbs = limbs_;
   for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {

@@ -37,6 +37,7 @@ class SquareSum {
   explicit SquareSum(const Loops& with = loops()) : loops_(&with) {}
   void add(const uint16_t* values, size_t count);
   void add(const float* values, size_t count);
+  void add(const SquareSum& other);
   // What a kernel has counted (cuda/kernels.h).
   void addCounted(const CountedSquares& counted);
   // The sum in units of 2^-298, limb i worth 2^(32 i); each below 2^32.

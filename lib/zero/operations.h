@@ -14,8 +14,9 @@ enum class Operation {
   Other,          // agreement, reading, checkpoints
   Sum,     // a pass over gradients on the stream: sums over micro-batches and over shard groups, copies
   Update,  // AdamW of a bucket
+  Fused,   // reduction, AdamW and gathering of a bucket as one
 };
-inline constexpr int kOperations = 8;
+inline constexpr int kOperations = 9;
 
 // On the thread that is about to run the operation: the stream's worker, or the caller's.
 using BeforeOperation = void (*)(void* user, Operation operation);

@@ -139,24 +139,37 @@ Result<void> Optimizer::update(size_t index, Elements gradient, Elements weight)
   if (!device_->isHost()) {
     return steps_.update(index, gradient.bf16(), weight.bf16());
   }
+  updatePiece(index, 0, model_->owned(model_->layout.buckets[index]).elements, gradient, weight);
+  return {};
+}
+
+void Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient,
+                            Elements weight) {
   const Owned part = model_->owned(model_->layout.buckets[index]);
-  for (const Segment& segment : segments_[index]) {
-    const uint64_t offset = segment.begin - part.begin;
-    const GroupScalars& group = groups_[static_cast<size_t>(segment.group)];
+  const uint64_t begin = part.begin + first, end = begin + count;
+  const std::vector<Segment>& segments = segments_[index];
+  auto segment = std::partition_point(segments.begin(), segments.end(), [begin](const Segment& before) {
+    return before.begin + before.elements <= begin;
+  });
+  for (; segment != segments.end() && segment->begin < end; ++segment) {
+    Segment stretch = *segment;
+    stretch.begin = std::max(begin, segment->begin);
+    stretch.elements = std::min(end, segment->begin + segment->elements) - stretch.begin;
+    stretch.index += stretch.begin - segment->begin;
+    const GroupScalars& group = groups_[static_cast<size_t>(stretch.group)];
     AdamwScalars scalars = group.scalars;
-    scalars.decayFactor = segment.decay == pealZeroDecay ? group.decayFactor : 1.0f;
+    scalars.decayFactor = stretch.decay == pealZeroDecay ? group.decayFactor : 1.0f;
+    const uint64_t state = part.state + (stretch.begin - part.begin), offset = stretch.begin - begin;
     const Elements from = gradient.at(offset);
     if (!hasMasters()) {
-      const uint64_t at = part.state + offset;
-      loops().adamwWeightsFp32(scalars, {from.fp32(), weight.at(offset).fp32(), moment1_.as<float>() + at,
-                                         moment2_.as<float>() + at, segment.elements});
+      loops().adamwWeightsFp32(scalars, {from.fp32(), weight.at(offset).fp32(), moment1_.as<float>() + state,
+                                         moment2_.as<float>() + state, stretch.elements});
     } else if (from.isWide()) {
-      updateStretch(scalars, from.fp32(), part.state + offset, weight.at(offset), segment);
+      updateStretch(scalars, from.fp32(), state, weight.at(offset), stretch);
     } else {
-      updateStretch(scalars, from.bf16(), part.state + offset, weight.at(offset), segment);
+      updateStretch(scalars, from.bf16(), state, weight.at(offset), stretch);
     }
   }
-  return {};
 }
 
 Result<const float*> Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset,

@@ -45,6 +45,8 @@ class Optimizer {
   Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale);
   // gradient, weight: the owned part of bucket number `index`.
   Result<void> update(size_t index, Elements gradient, Elements weight);
+  // Elements [first, first + count) of that part, on host memory; gradient and weight are the first one's.
+  void updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient, Elements weight);
 
   // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
   // owned part of the bucket's weights. In an arena, or in room if they have to be put together or are not

@@ -280,7 +280,7 @@ Result<void> Weights::gatherUpdated(size_t index, int counter) {
   const Bucket& bucket = model_->layout.buckets[index];
   PEAL_TRY(collectives_->allGather(Among::Group, {counter, model_->nameOf(index)}, owned(index).data,
                                    all(bucket).data, bucket.counts, typeOf(model_->weightPrecision())));
-  return collectives_->record(updated_[index]);
+  return markUpdated(index);
 }
 
 Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> counts, void* values) {

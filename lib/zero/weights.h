@@ -53,6 +53,9 @@ class Weights {
   // counter: of the step, or pealZeroInspect after a load.
   Result<void> gatherUpdated(size_t bucket, int counter = pealZeroAllGather);
 
+  // The bucket's new weights come with what was queued last.
+  Result<void> markUpdated(size_t bucket) { return collectives_->record(updated_[bucket]); }
+
   // A parameter's values on every rank, as they are; waits. counts: how many of them each rank owns.
   Result<void> read(const Parameter& parameter, std::span<const size_t> counts, void* values);
 

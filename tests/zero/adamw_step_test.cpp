@@ -335,5 +335,88 @@ TEST(ReduceAdamwGather, RefusesWhatDoesNotFit) {
   });
 }
 
+// ---- any other update -----------------------------------------------------------------------------------
+
+// What pealReduceApplyGather's function is given: where the next piece begins, and what the results had.
+struct Applied {
+  size_t next = 0;
+  bool hadResults = true;
+  static void negate(void* user, void* sums, void* results, size_t first, size_t count) {
+    auto& applied = *static_cast<Applied*>(user);
+    EXPECT_EQ(first, applied.next);
+    applied.next += count;
+    for (size_t i = 0; i < count; ++i) {
+      double& result = static_cast<double*>(results)[i];
+      applied.hadResults = applied.hadResults && result == 7;
+      result = -static_cast<double*>(sums)[i];
+    }
+    std::fill_n(static_cast<double*>(sums), count, 0.5);  // it may
+  }
+};
+
+TEST(ReduceApplyGather, AppliesToEveryElementOnce) {
+  const std::vector<std::vector<size_t>> cases{{17}, {5, 0, 1100}, {0, 0}, {9000, 3, 1, 40961}};
+  for (const std::vector<size_t>& counts : cases) {
+    const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+    withRanks(static_cast<int>(counts.size()), [&](int rank, pealComm_t comm) {
+      std::vector<double> inputs(total + 1), results(total + 1, 7);
+      for (size_t i = 0; i < total; ++i) {
+        inputs[i] = static_cast<double>(i % 1013) + 1000 * rank;
+      }
+      Applied applied;
+      ASSERT_EQ(pealReduceApplyGather(inputs.data(), results.data(), counts.data(), pealFloat64,
+                                      &Applied::negate, &applied, comm, nullptr),
+                pealSuccess)
+          << pealGetLastError(comm);
+      EXPECT_EQ(applied.next, counts[static_cast<size_t>(rank)]);
+      EXPECT_TRUE(applied.hadResults);
+      const auto n = static_cast<double>(counts.size());
+      for (size_t i = 0; i < total; ++i) {
+        ASSERT_EQ(results[i], -(n * static_cast<double>(i % 1013) + 500 * n * (n - 1))) << i;
+      }
+      EXPECT_EQ(results[total], 7);
+    });
+  }
+}
+
+TEST(ReduceApplyGather, RefusesWhatDoesNotFit) {
+  withRanks(1, [](int, pealComm_t comm) {
+    std::vector<double> data(16);
+    const size_t eight = 8;
+    const auto refused = [&](pealResult_t code, const char* sentence, pealResult_t got) {
+      EXPECT_EQ(got, code);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(sentence), std::string::npos)
+          << pealGetLastError(nullptr);
+    };
+    Applied applied;
+    const auto call = [&](const void* inputs, void* results, pealApply_t apply) {
+      return pealReduceApplyGather(inputs, results, &eight, pealFloat64, apply, &applied, comm, nullptr);
+    };
+    refused(pealInvalidArgument, "apply is NULL", call(data.data(), data.data() + 8, nullptr));
+    refused(pealInvalidArgument, "results is NULL", call(data.data(), nullptr, &Applied::negate));
+    refused(pealInvalidArgument, "overlap.", call(data.data(), data.data(), &Applied::negate));
+    refused(pealInvalidArgument, "overlap.", call(data.data(), data.data() + 7, &Applied::negate));
+    EXPECT_EQ(call(data.data(), data.data() + 8, &Applied::negate), pealSuccess);
+  });
+}
+
+// One rank makes the AdamW step, the other its own: both are told.
+TEST(ReduceApplyGather, IsNotTheAdamwStep) {
+  withRanks(2, [](int rank, pealComm_t comm) {
+    const std::vector<size_t> counts{8, 8};
+    std::vector<uint16_t> inputs(16), results(16);
+    RankShard shard(8, rank);
+    const pealAdamw_t state = shard.state();
+    const auto nothing = [](void*, void*, void*, size_t, size_t) {};
+    EXPECT_EQ(rank == 0
+                  ? pealReduceAdamwGather(inputs.data(), results.data(), counts.data(), &state, comm, nullptr)
+                  : pealReduceApplyGather(inputs.data(), results.data(), counts.data(), pealBfloat16, nothing,
+                                          nullptr, comm, nullptr),
+              pealInvalidUsage);
+    EXPECT_NE(std::string(pealGetLastError(comm)).find("sum and apply"), std::string::npos)
+        << pealGetLastError(comm);
+  });
+}
+
 }  // namespace
 }  // namespace peal::zero

@@ -16,10 +16,11 @@ static_assert(static_cast<int>(Kind::Control) == static_cast<int>(Operation::Con
 static_assert(static_cast<int>(Kind::Other) == static_cast<int>(Operation::Other));
 static_assert(static_cast<int>(Kind::Sum) == static_cast<int>(Operation::Sum));
 static_assert(static_cast<int>(Kind::Update) == static_cast<int>(Operation::Update));
+static_assert(static_cast<int>(Kind::Fused) == static_cast<int>(Operation::Fused));
 
 const char* nameOf(Kind kind) {
-  constexpr std::array<const char*, kKinds> names{"all-reduce", "reduce-scatter", "gather", "replicas",
-                                                  "control",    "other",          "sum",    "update"};
+  constexpr std::array<const char*, kKinds> names{
+      "all-reduce", "reduce-scatter", "gather", "replicas", "control", "other", "sum", "update", "fused"};
   return names[static_cast<size_t>(kind)];
 }
 

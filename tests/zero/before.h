@@ -8,8 +8,8 @@
 
 namespace peal::zero::test {
 
-enum class Kind { AllReduce, ReduceScatter, Gather, Replicas, Control, Other, Sum, Update };
-inline constexpr int kKinds = 8;
+enum class Kind { AllReduce, ReduceScatter, Gather, Replicas, Control, Other, Sum, Update, Fused };
+inline constexpr int kKinds = 9;
 const char* nameOf(Kind kind);
 
 // Calls a function before each operation of an engine, on the thread that runs it, as long as it exists. The

@@ -21,6 +21,7 @@ constexpr std::chrono::milliseconds kFirstDelay{10}, kDelay{1};
 struct Way {
   int ranks, stage, group, microBatches, each;
   std::vector<Kind> kinds;  // that it has
+  bool isFused = false;
 };
 
 const std::vector<Way>& ways() {
@@ -30,6 +31,8 @@ const std::vector<Way>& ways() {
       {3, 2, 0, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Sum, Kind::Control, Kind::Update}},
       {3, 3, 0, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Sum, Kind::Control, Kind::Update}},
       {4, 3, 2, 2, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Replicas, Kind::Sum, Kind::Update}},
+      {2, 1, 0, 2, 1, {Kind::ReduceScatter, Kind::Sum, Kind::Control, Kind::Fused}, true},
+      {3, 2, 0, 1, 0, {Kind::ReduceScatter, Kind::Gather, Kind::Control, Kind::Update, Kind::Fused}, true},
       {4, 2, 2, 2, 1, {Kind::ReduceScatter, Kind::Gather, Kind::Replicas, Kind::Sum, Kind::Update}},
   };
   return all;
@@ -44,10 +47,12 @@ std::vector<float> trainDelayed(const Way& way, Kind kind, int lateRank) {
   options.bucketBytes = 150;
   options.bucketSlots = 1;
   options.unitSlots = 2;
-  options.clipNorm = 0.5;
+  options.clipNorm = way.isFused ? 0 : 0.5;
+  options.skipNonFinite = way.isFused ? 0 : 1;
   std::vector<float> state;
   onRanks(way.ranks, [&](int rank, pealComm_t comm) {
     Trainer trainer(comm, rank, options, unevenShape());
+    trainer.announces = way.isFused;
     std::atomic<int> delays{0};  // by the stream's worker and by this thread; read when both are done
     std::vector<float> own;
     {

@@ -198,6 +198,9 @@ void Trainer::writeGradient(size_t p, int microBatch) {
 pealZeroReport_t Trainer::step(double learningRate) {
   for (int microBatch = 0; microBatch < microBatches_; ++microBatch) {
     forward();
+    if (announces && microBatch + 1 == microBatches_) {
+      engine_.expectStep(learningRate, tokens(rank_));
+    }
     order.empty() ? backward(microBatch) : backwardInOrder(microBatch);
     engine_.endMicroBatch();
   }

@@ -53,6 +53,8 @@ class Trainer {
   std::vector<size_t> order;
   // After each gradient that is handed over; may be empty.
   std::function<void(size_t parameter)> handedOver;
+  // Steps are announced before their last backward pass.
+  bool announces = false;
   // Parameters whose gradient is not handed over.
   std::vector<size_t> withheld;
 

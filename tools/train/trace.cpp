@@ -43,7 +43,7 @@ std::string unitName(int64_t unit, size_t units) {
 
 std::string collectiveName(const TraceSpan& span, int stage, size_t units) {
   const char* names[] = {"all-reduce", "reduce-scatter", "all-gather", "norm and flags",
-                         "start",      "inspect",        "replicas"};
+                         "start",      "inspect",        "replicas",   "fused step"};
   std::string name = names[span.detail];
   if (span.index < 0) {
     return name;

@@ -18,7 +18,7 @@ Digest digestOf(const Collective& call) {
   digest.collective = static_cast<uint8_t>(call.kind);
   digest.type = static_cast<uint8_t>(call.type);
   const auto op = static_cast<uint8_t>(call.op.preMultiply ? pealNumOps : call.op.kind);
-  digest.op = call.epilogue != nullptr ? Digest::kAdamw : call.hasOp ? op : Digest::kNoOp;
+  digest.op = call.epilogue != nullptr ? call.epilogue->digestOp() : call.hasOp ? op : Digest::kNoOp;
   digest.algorithm = static_cast<uint8_t>(call.choice.algorithm);
   return digest;
 }

@@ -21,6 +21,9 @@ const char* digestOp(const Digest& digest) {
   if (digest.op == Digest::kAdamw) {
     return "sum and AdamW";
   }
+  if (digest.op == Digest::kApply) {
+    return "sum and apply";
+  }
   return digest.op < pealNumOps ? opName(static_cast<pealRedOp_t>(digest.op)) : "none";
 }
 

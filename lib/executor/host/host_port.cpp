@@ -11,7 +11,8 @@ namespace {
 // wait at the operation's end.
 constexpr size_t kReferenceLeastBytes = 4096;
 
-// With an epilogue sums are made in pieces of this size, which it finds in the cache whatever a slot's size.
+// With an epilogue sums are made in pieces of this size, on the stack: it finds them in the cache whatever a
+// slot's size, and beside what the result had before.
 constexpr size_t kEpiloguePieceBytes = 16384;
 
 }  // namespace
@@ -267,14 +268,15 @@ void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chu
     reduce(type_, op_, args);
     return;
   }
-  const size_t most = kEpiloguePieceBytes / elementBytes_;
+  alignas(64) std::array<std::byte, kEpiloguePieceBytes> sum;
+  const size_t most = sum.size() / elementBytes_;
   for (size_t done = 0; done < c.count; done += most) {
     const Chunk piece{c.offset + done, std::min(most, c.count - done)};
-    args.destinations = {outAt(piece), nullptr};
+    args.destinations = {sum.data(), nullptr};
     args.count = piece.count;
     args.store = Store::Cached;
     reduce(type_, op_, args);
-    options_.epilogue->apply(outAt(piece), piece);
+    options_.epilogue->apply(sum.data(), outAt(piece), piece);
     for (const void*& source : sources) {
       source = static_cast<const std::byte*>(source) + bytes(piece);
     }

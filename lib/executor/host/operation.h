@@ -71,10 +71,14 @@ struct HostContext {
 class HostEpilogue {
  public:
   virtual ~HostEpilogue() = default;
+  // Digest::kAdamw or kApply: all ranks have the same kind.
+  virtual uint8_t digestOp() const = 0;
   // Before the first message. False: the operation does nothing at all, on every rank or on none.
   virtual bool begin() = 0;
-  // In place, once for every element of this rank's block; c is the chunk's place in the array.
-  virtual void apply(std::byte* chunk, Chunk c) = 0;
+  // Once for every element of this rank's block, in the order of their places. sum: the finished sum, in
+  // memory of the executor that the call may overwrite; out: what travels on, c's place in the caller's
+  // result, which has what the caller had there.
+  virtual void apply(std::byte* sum, std::byte* out, Chunk c) = 0;
 };
 
 // A collective call with everything resolved.

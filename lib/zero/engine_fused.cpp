@@ -1,0 +1,209 @@
+#include "lib/zero/engine_fused.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/zero/gradients.h"
+#include "lib/zero/optimizer.h"
+#include "lib/zero/weights.h"
+
+namespace peal::zero {
+namespace {
+
+// Places in the announcement's small all-reduce.
+constexpr size_t kAnnouncedTokens = 0;
+constexpr size_t kAnnouncedRate = 1;
+constexpr size_t kAnnouncedRateSquared = 2;
+
+}  // namespace
+
+int64_t rateDigest(double learningRate) {
+  const auto bits = std::bit_cast<uint64_t>(learningRate);
+  return static_cast<int64_t>((bits * 0x9e3779b97f4a7c15u) >> 44);
+}
+
+bool ratesAgree(int64_t sum, int64_t sumOfSquares, int ranks) {
+  const auto wide = static_cast<__int128>(sum);
+  return wide * wide == static_cast<__int128>(sumOfSquares) * ranks;
+}
+
+// ---- which buckets --------------------------------------------------------------------------------------
+
+void FusedStep::prepare(const Model& model, Collectives& collectives, Gradients& gradients, Weights& weights,
+                        Optimizer& optimizer) {
+  model_ = &model;
+  collectives_ = &collectives;
+  gradients_ = &gradients;
+  weights_ = &weights;
+  optimizer_ = &optimizer;
+  const size_t buckets = model.layout.buckets.size();
+  fuses_.assign(buckets, false);
+  fusedBuckets_ = 0;
+  parts_.clear();
+  unitsBuckets_.assign(model.layout.units.size(), {});
+  for (size_t bucket = 0; bucket < buckets; ++bucket) {
+    parts_.push_back({this, bucket, gradients.sumsOf(bucket)});
+    for (const size_t id : model.layout.buckets[bucket].parameters) {
+      std::vector<size_t>& ofUnit = unitsBuckets_[static_cast<size_t>(model.layout.parameters[id].unit)];
+      if (ofUnit.empty() || ofUnit.back() != bucket) {
+        ofUnit.push_back(bucket);
+      }
+    }
+  }
+  reason_ = whyNone();
+  if (reason_.empty()) {
+    chooseBuckets();
+  }
+  endStep();
+}
+
+std::string FusedStep::whyNone() const {
+  const pealZeroOptions_t& options = model_->options;
+  if (options.stage == 0) {
+    return "at stage 0 every rank updates everything, so no weights are gathered";
+  }
+  if (options.stage == 3) {
+    return "at stage 3 weights are gathered when a unit is entered, not after their update";
+  }
+  if (model_->replicas > 1) {
+    return fmt::format("gradients of {} shard groups are added up in two collectives", model_->replicas);
+  }
+  if (!collectives_->device()->isHost()) {
+    return "the engine's memory is on a GPU, where it does not fuse yet";
+  }
+  if (model_->gradientPrecision() != Precision::Bf16 || model_->weightPrecision() != Precision::Bf16) {
+    return "gradients or weights are fp32, and only bf16 is fused";
+  }
+  if (options.clipNorm > 0) {
+    return fmt::format("clipNorm is {:g}, and the norm needs the whole gradient first", options.clipNorm);
+  }
+  if (options.skipNonFinite != 0) {
+    return "skipNonFinite is 1, and whether a step is skipped needs the whole gradient first";
+  }
+  return {};
+}
+
+std::pair<int, int> FusedStep::unitsOf(size_t bucket) const {
+  const std::vector<size_t>& members = model_->layout.buckets[bucket].parameters;
+  const auto unit = [&](size_t id) { return model_->layout.parameters[id].unit; };
+  const auto [least, most] = std::minmax_element(
+      members.begin(), members.end(), [&](size_t one, size_t other) { return unit(one) < unit(other); });
+  return {unit(*least), unit(*most)};
+}
+
+// Stages 1 and 2. At stage 2 a fused bucket keeps its buffer until its units are left, so a unit may have one
+// fewer of them than there are buffers (but one): those whose gradients come last, because buckets go in
+// order.
+void FusedStep::chooseBuckets() {
+  fuses_.assign(fuses_.size(), true);
+  if (model_->stage() == 2) {
+    const size_t most = std::max<size_t>(1, static_cast<size_t>(model_->options.bucketSlots) - 1);
+    for (const std::vector<size_t>& ofUnit : unitsBuckets_) {
+      for (size_t i = 0; i + most < ofUnit.size(); ++i) {
+        fuses_[ofUnit[i]] = false;
+      }
+    }
+    // Nor may one wait for a unit that is left after those of later buckets.
+    int latest = -1;
+    for (size_t bucket = fuses_.size(); bucket-- > 0;) {
+      const auto [first, last] = unitsOf(bucket);
+      fuses_[bucket] = fuses_[bucket] && first >= latest;
+      latest = std::max(latest, last);
+    }
+  }
+  fusedBuckets_ = static_cast<size_t>(std::count(fuses_.begin(), fuses_.end(), true));
+  if (fusedBuckets_ < fuses_.size()) {
+    reason_ = fmt::format(
+        "{} of {} buckets are fused: the others would hold the {} gradient buffers of stage 2 "
+        "until their unit is left. Raise bucketSlots or bucketBytes",
+        fusedBuckets_, fuses_.size(), model_->options.bucketSlots);
+  }
+}
+
+// ---- a step ---------------------------------------------------------------------------------------------
+
+void FusedStep::announce(const Announcement& announcement, uint64_t updates) {
+  announced_ = announcement;
+  updates_ = updates;
+}
+
+bool FusedStep::isActive() const { return announced_ && fusedBuckets_ > 0 && gradients_->isLastMicroBatch(); }
+
+void FusedStep::unitLeft(size_t unit) {
+  if (gradients_->isLastMicroBatch()) {
+    for (const size_t bucket : unitsBuckets_[unit]) {
+      --openUnits_[bucket];
+    }
+  }
+}
+
+Result<void> FusedStep::run(size_t bucket, Elements from) {
+  if (ran_ == 0) {
+    PEAL_TRY(begin());
+  }
+  Part& part = parts_[bucket];
+  part.ran = true;
+  ++ran_;
+  const Bucket& described = model_->layout.buckets[bucket];
+  PEAL_TRY(collectives_->reduceApplyGather(model_->nameOf(bucket), from.data, weights_->all(described).data,
+                                           described.counts, typeOf(from.precision), &FusedStep::apply,
+                                           &part));
+  return weights_->markUpdated(bucket);
+}
+
+// What the ranks have announced, added up. The updates wait for it in the stream, the caller does not.
+Result<void> FusedStep::begin() {
+  const int64_t rate = rateDigest(announced_->learningRate);
+  control_[kAnnouncedTokens] = static_cast<int64_t>(announced_->localTokens);
+  control_[kAnnouncedRate] = rate;
+  control_[kAnnouncedRateSquared] = rate * rate;
+  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64));
+  return collectives_->run([](void* step) { static_cast<FusedStep*>(step)->beginUpdate(); }, this);
+}
+
+// On the stream's thread. Ranks that do not agree leave the weights as they are; the step says why.
+void FusedStep::beginUpdate() {
+  const int64_t tokens = control_[kAnnouncedTokens];
+  agreed_ = tokens != 0 &&
+            ratesAgree(control_[kAnnouncedRate], control_[kAnnouncedRateSquared], collectives_->ranks());
+  if (agreed_) {
+    // On host memory it only computes.
+    agreed_ = static_cast<bool>(
+        optimizer_->beginUpdate(announced_->learningRate, updates_ + 1, 1 / static_cast<double>(tokens)));
+  }
+}
+
+// On the stream's thread: a piece of this rank's block. Where micro-batches are added up after their
+// reduction this is the last one's.
+void FusedStep::apply(void* argument, void* reduced, void* weights, size_t first, size_t count) {
+  const auto& part = *static_cast<const Part*>(argument);
+  FusedStep& step = *part.step;
+  const Elements gradient{reduced, Precision::Bf16};
+  if (part.sums != nullptr) {
+    finishSums(gradient, part.sums + first, count);
+  }
+  step.squares_.add(gradient.bf16(), count);
+  if (step.agreed_) {
+    step.optimizer_->updatePiece(part.bucket, first, count, gradient, {weights, Precision::Bf16});
+  }
+}
+
+void FusedStep::endStep() {
+  announced_.reset();
+  ran_ = 0;
+  squares_ = SquareSum();
+  agreed_ = false;
+  for (Part& part : parts_) {
+    part.ran = false;
+  }
+  openUnits_.assign(fuses_.size(), 0);
+  for (const std::vector<size_t>& ofUnit : unitsBuckets_) {
+    for (const size_t bucket : ofUnit) {
+      ++openUnits_[bucket];
+    }
+  }
+}
+
+}  // namespace peal::zero
