@@ -194,6 +194,25 @@ TEST_F(EngineChoicesTest, gatheringFurtherAheadTakesBuffersAndGivesTheSameBits) 
   EXPECT_EQ(3 * arenaBytes(far.back(), "unit buffers"), 5 * arenaBytes(usual.back(), "unit buffers"));
 }
 
+// Fused where nothing needs the whole gradient first: the same bits and bytes; and a sentence where not.
+TEST_F(EngineChoicesTest, fusedStepsAreTheSameBits) {
+  const Arguments common = {"--ranks", "2", "--steps", "3", "--bucket-bytes", "4000", "--accumulate", "2"};
+  for (const char* stage : {"1", "2"}) {
+    SCOPED_TRACE(stage);
+    const std::vector<json> clipped = train(with(common, {"--stage", stage, "--no-skip"}));
+    EXPECT_EQ(clipped.back().at("fusedBuckets"), 0);
+    EXPECT_EQ(clipped.back().at("fusedReason").get<std::string>().find("clipNorm is 1"), 0u);
+    const std::vector<json> usual = train(with(common, {"--stage", stage, "--clip", "0"}));
+    EXPECT_EQ(usual.back().at("fusedBuckets"), 0);
+    EXPECT_EQ(usual.back().at("fusedReason").get<std::string>().find("skipNonFinite is 1"), 0u);
+    const std::vector<json> fused =
+        train(with(common, {"--stage", stage, "--clip", "0", "--no-skip", "--recompute"}));
+    EXPECT_GT(fused.back().at("fusedBuckets"), 0);
+    EXPECT_EQ(bits(fused), bits(usual));
+    EXPECT_EQ(fused.back().at("elementsSent"), fused.back().at("elementsSentFormula"));
+  }
+}
+
 TEST_F(EngineChoicesTest, fp32GradientsAreTwiceTheBytesAndOtherBits) {
   const Arguments common = {"--ranks", "3", "--steps", "3", "--accumulate", "2"};
   json expected;

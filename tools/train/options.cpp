@@ -127,6 +127,11 @@ void addEngine(CLI::App& app, EngineChoices& engine) {
       ->type_name("NAME")
       ->group(group)
       ->default_str("bf16");
+  app.add_flag_callback(
+         "--no-skip", [&engine] { engine.skipsNonFinite = false; },
+         "Make a step although a gradient is infinite or not a number. With --clip 0 at stages 1 and 2 steps "
+         "are then fused: each bucket is reduced, updated and gathered at once during backward")
+      ->group(group);
   app.add_flag("--stochastic-rounding", engine.roundsStochastically,
                "Round weights up or down at random, so that their mean is the master; by --seed")
       ->group(group);

@@ -23,7 +23,8 @@ struct EngineChoices {
   pealZeroMasterFormat_t master = pealZeroMasterFp32;
   pealZeroReduceType_t reduceType = pealZeroReduceBf16;
   bool roundsStochastically = false;
-  bool keepsUnits = false;  // stage 3: gathered weights stay from forward to backward
+  bool skipsNonFinite = true;  // a step with an infinite or NaN gradient changes nothing
+  bool keepsUnits = false;     // stage 3: gathered weights stay from forward to backward
   int prefetchDepth = 1;
   int gathersInFlight = 0;             // 0: unset
   int bucketSlots = 0, unitSlots = 0;  // 0: unset

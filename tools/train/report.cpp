@@ -244,6 +244,9 @@ void Reporter::printSent(const Summary& summary) {
                verdict(line.bytes == line.bytesFormula));
   }
   fmt::print("  {:<32} {:>15}\n", "held-out and samples: elements", grouped(summary.sentEvaluating));
+  fmt::print("\nfused step: {} of {} buckets of a step, {} in this run{}{}\n", summary.fused.fusedBuckets,
+             summary.fused.buckets, grouped(summary.fusedBuckets), *summary.fused.reason != '\0' ? ": " : "",
+             summary.fused.reason);
   if (summary.replicaChecks > 0) {
     fmt::print("\nwhat ranks hold alike was compared {} times, by hashes: equal\n", summary.replicaChecks);
   }
@@ -309,6 +312,8 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"workspaceBytes", summary.workspaceBytes},
                   {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},
+                  {"fusedBuckets", summary.fusedBuckets},
+                  {"fusedReason", summary.fused.reason},
                   {"replicaChecks", summary.replicaChecks},
                   {"elementsSent", summary.sent.front().elements},
                   {"elementsSentFormula", summary.sent.front().elementsFormula},

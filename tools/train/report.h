@@ -50,8 +50,10 @@ struct Summary {
   pealZeroPlan_t plan;
   int planRow;  // in it, of this run
   uint64_t parameters;
-  std::vector<SentLine> sent;  // for training, by all ranks in all steps
-  uint64_t sentEvaluating;     // elements
+  std::vector<SentLine> sent;   // for training, by all ranks in all steps
+  uint64_t sentEvaluating;      // elements
+  pealZeroFusedStatus_t fused;  // of a step's buckets
+  uint64_t fusedBuckets;        // of all steps
   uint64_t replicaChecks;
   double bigramLoss, fourGramLoss;  // rank 0
   bool memoryAgrees() const { return ranksWithOtherMemory == 0; }

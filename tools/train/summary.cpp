@@ -149,6 +149,8 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   }
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 
+  summary.fused = trainer.engine().fusedStatus();
+  summary.fusedBuckets = trainer.engine().counters().calls[pealZeroFused];
   summary.replicaChecks = trainer.replicaChecks();
   summary.sent = sentLines(options, summary, trainer.sentTraining(), context.size);
   summary.sentEvaluating = trainer.sentEvaluating();

@@ -58,6 +58,7 @@ pealZeroOptions_t engineOptions(const TrainOptions& options) {
   zero.epsilon = options.epsilon;
   zero.weightDecay = options.weightDecay;
   zero.master = options.engine.master;
+  zero.skipNonFinite = options.engine.skipsNonFinite ? 1 : 0;
   zero.stochasticRounding = options.engine.roundsStochastically ? 1 : 0;
   zero.seed = options.seed;
   zero.prefetchDepth = options.engine.prefetchDepth;
@@ -176,6 +177,8 @@ StepResult Trainer::tracedStep(bool askStop) {
   const size_t context = options_.shape.context;
   double loss = 0;
   uint64_t tokens = 0, characters = 0;
+  StepResult result{};
+  result.learningRate = learningRateAt(options_, stepsDone_ + 1);
   for (size_t micro = 0; micro < options_.accumulate; ++micro) {
     const TraceScope microScope(tracer_, TraceKind::MicroBatch, static_cast<int64_t>(micro));
     const uint64_t firstSlot =
@@ -194,11 +197,12 @@ StepResult Trainer::tracedStep(bool askStop) {
       tokens += batch * context;
     }
     const TraceScope scope(tracer_, TraceKind::Pass, static_cast<int64_t>(Pass::Backward));
+    if (micro + 1 == options_.accumulate) {
+      engine_.expectStep(result.learningRate, tokens);
+    }
     model_.backward(access_);
     engine_.endMicroBatch();
   }
-  StepResult result{};
-  result.learningRate = learningRateAt(options_, stepsDone_ + 1);
   {
     const TraceScope scope(tracer_, TraceKind::Update);
     result.report = engine_.step(result.learningRate, tokens);
