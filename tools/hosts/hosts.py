@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """Several hosts on one machine: network namespaces on a switch, with links that may be slowed down.
 
 Used by tests/hosts and bench/peers, and by hand, as root or under `unshare --user --map-root-user`:
