@@ -268,6 +268,19 @@ Result<void> runOnHost(pealComm& handle, HostStream* stream, const CollectiveCal
   return run();
 }
 
+// The all-reduce under a fused step: sums, one block per rank.
+CollectiveCall sumInBlocks(const pealComm& comm, const void* send, void* recv, const size_t counts[],
+                           pealDataType_t type) {
+  CollectiveCall call;
+  call.kind = pealStatAllReduce;
+  call.send = send;
+  call.recv = recv;
+  call.counts.assign(counts, counts + comm.comm->size());
+  call.type = type;
+  call.hasOp = true;
+  return call;
+}
+
 }  // namespace
 
 pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const size_t counts[],
@@ -297,13 +310,7 @@ pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const s
     }
     PEAL_TRY(checkArrays(
         kName, {"gradients", gradients, "weights", weights, shares->total, sizeof(uint16_t), true}));
-    CollectiveCall call;
-    call.kind = pealStatAllReduce;
-    call.send = gradients;
-    call.recv = weights;
-    call.counts.assign(counts, counts + comm->comm->size());
-    call.type = pealBfloat16;
-    call.hasOp = true;
+    const CollectiveCall call = sumInBlocks(*comm, gradients, weights, counts, pealBfloat16);
     const CommUse use(*comm);
     if (comm->comm->onDevice()) {
       return comm->comm->issueOnDevice(call, *state, target->cuda);
@@ -344,13 +351,7 @@ pealResult_t pealReduceApplyGather(const void* inputs, void* results, const size
     }
     PEAL_TRY(
         checkArrays(kName, {"inputs", inputs, "results", results, shares->total, elementBytes(type), false}));
-    CollectiveCall call;
-    call.kind = pealStatAllReduce;
-    call.send = inputs;
-    call.recv = results;
-    call.counts.assign(counts, counts + comm->comm->size());
-    call.type = type;
-    call.hasOp = true;
+    const CollectiveCall call = sumInBlocks(*comm, inputs, results, counts, type);
     const CommUse use(*comm);
     return runOnHost(*comm, target->host.get(), call,
                      std::make_shared<CallersEpilogue>(apply, user, shares->before));
