@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/zero/arenas.h"
 #include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
@@ -148,13 +149,7 @@ TEST(Memory, EveryArenaEqualsThePlanner) {
       for (const int microBatches : {1, 2}) {
         onRanks(ranks, [&](int rank, pealComm_t comm) {
           Trainer trainer(comm, rank, countedOptions(stage, 100, microBatches), shape);
-          uint64_t states = 0;
-          std::map<std::string, uint64_t> bytes;
-          for (const pealZeroArena_t& arena : trainer.engine().memory()) {
-            EXPECT_EQ(arena.bytes, arena.plannedBytes) << arena.name << ", stage " << stage;
-            states += arena.kind == pealZeroModelState ? arena.bytes : 0;
-            bytes[arena.name] = arena.bytes;
-          }
+          auto [states, bytes] = plannedArenas(trainer.engine(), stage);
           pealZeroPlanInput_t input = defaultPlanInput();
           input.parameters = trainer.elements();
           input.ranks = ranks;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/zero/arenas.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -174,13 +175,7 @@ TEST(ReduceFp32, ArenasEqualThePlanner) {
     for (int stage = group == 0 ? 0 : 1; stage <= 3; ++stage) {
       onRanks(ranks, [&](int rank, pealComm_t comm) {
         Trainer trainer(comm, rank, wideOptions(stage, group, 300, 2), unevenShape());
-        std::map<std::string, uint64_t> bytes;
-        uint64_t states = 0;
-        for (const pealZeroArena_t& arena : trainer.engine().memory()) {
-          EXPECT_EQ(arena.bytes, arena.plannedBytes) << arena.name << ", stage " << stage;
-          states += arena.kind == pealZeroModelState ? arena.bytes : 0;
-          bytes[arena.name] = arena.bytes;
-        }
+        auto [states, bytes] = plannedArenas(trainer.engine(), stage);
         pealZeroPlanInput_t input = defaultPlanInput();
         input.parameters = trainer.elements();
         input.gradientBytes = 4;
