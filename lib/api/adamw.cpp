@@ -92,6 +92,7 @@ class HostStep final : public HostEpilogue {
       : state_(state), shardStart_(shardStart), whole_{state.count, 0} {}
 
   uint8_t digestOp() const override { return Digest::kAdamw; }
+  bool readsOut() const override { return false; }
   bool begin() override {
     const pealAdamwControl_t& control = *state_.control;
     skips_ = control.nonFinite != 0;
@@ -232,6 +233,7 @@ class CallersEpilogue final : public HostEpilogue {
   CallersEpilogue(pealApply_t function, void* user, size_t shardStart)
       : function_(function), user_(user), shardStart_(shardStart) {}
   uint8_t digestOp() const override { return Digest::kApply; }
+  bool readsOut() const override { return true; }
   bool begin() override { return true; }
   void apply(std::byte* sum, std::byte* out, Chunk c) override {
     function_(user_, sum, out, c.offset - shardStart_, c.count);

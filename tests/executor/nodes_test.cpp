@@ -87,6 +87,7 @@ class Memory {
 class Doubling final : public HostEpilogue {
  public:
   uint8_t digestOp() const override { return Digest::kApply; }
+  bool readsOut() const override { return false; }
   bool begin() override { return true; }
   void apply(std::byte* sum, std::byte* out, Chunk c) override {
     for (size_t i = 0; i < c.count; ++i) {

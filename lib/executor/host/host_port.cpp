@@ -254,35 +254,69 @@ void HostPort::recvCopySend(int from, int to, Chunk c) {
   }
 }
 
-// The finished value of a chunk goes to `out`, and also to `copy` unless that is null. Advances the sources.
+// The finished value of a chunk goes to `out`, and also to `copy` unless that is null, and to the landings.
+// Advances the sources.
 void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy,
                               Store store) {
-  ReduceArgs args{.sources = sources,
-                  .rawSource = rawSource,
-                  .destinations = {outAt(c), copy},
-                  .count = c.count,
-                  .finish = Finish::Yes,
-                  .store = store,
-                  .secondCached = stagedAhead_};
-  if (options_.epilogue == nullptr) {
-    reduce(type_, op_, args);
+  if (options_.epilogue != nullptr) {
+    applyFinished(sources, rawSource, c, copy, store);
     return;
   }
+  reduce(type_, op_,
+         {.sources = sources,
+          .rawSource = rawSource,
+          .destinations = {outAt(c), copy},
+          .count = c.count,
+          .finish = Finish::Yes,
+          .store = store,
+          .secondCached = stagedAhead_});
+  copyToLandings(outAt(c), 0, bytes(c), copy);
+}
+
+// The same by way of the epilogue, piece by piece. What it makes of a sum without looking at `out` replaces
+// the sum: from the cache it goes to `out`, to the copy and to every landing, and their memory is never read.
+void HostPort::applyFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy,
+                             Store store) {
+  HostEpilogue& epilogue = *options_.epilogue;
   alignas(64) std::array<std::byte, kEpiloguePieceBytes> sum;
   const size_t most = sum.size() / elementBytes_;
   for (size_t done = 0; done < c.count; done += most) {
     const Chunk piece{c.offset + done, std::min(most, c.count - done)};
-    args.destinations = {sum.data(), nullptr};
-    args.count = piece.count;
-    args.store = Store::Cached;
-    reduce(type_, op_, args);
-    options_.epilogue->apply(sum.data(), outAt(piece), piece);
+    const size_t at = done * elementBytes_;
+    std::byte* const pieceCopy = copy == nullptr ? nullptr : copy + at;
+    reduce(type_, op_,
+           {.sources = sources,
+            .rawSource = rawSource,
+            .destinations = {sum.data(), nullptr},
+            .count = piece.count,
+            .finish = Finish::Yes});
+    std::byte* const result = epilogue.readsOut() ? outAt(piece) : sum.data();
+    epilogue.apply(sum.data(), result, piece);
+    if (result == sum.data()) {
+      const std::array<const void*, 1> made{result};
+      reduce(pealUint8, {},
+             {.sources = made,
+              .destinations = {outAt(piece), pieceCopy},
+              .count = bytes(piece),
+              .store = store,
+              .secondCached = stagedAhead_});
+    } else if (copy != nullptr) {
+      copyBytes(pieceCopy, result, bytes(piece), stagedAhead_ ? Store::Cached : store);
+    }
+    copyToLandings(result, at, bytes(piece), copy);
     for (const void*& source : sources) {
       source = static_cast<const std::byte*>(source) + bytes(piece);
     }
   }
-  if (copy != nullptr && c.count > 0) {
-    copyBytes(copy, outAt(c), bytes(c), stagedAhead_ ? Store::Cached : store);
+}
+
+// A part of a finished chunk, from `at` on, to every peer that lent memory for it but the one that has it.
+void HostPort::copyToLandings(const std::byte* part, size_t at, size_t sizeBytes, const std::byte* except) {
+  for (size_t peer = 0; landings_ > 1 && peer < context_.landings.size(); ++peer) {
+    std::byte* const landing = context_.landings[peer];
+    if (landing != nullptr && landing != except) {
+      copyBytes(landing + at, part, sizeBytes, options_.store);
+    }
   }
 }
 
@@ -299,7 +333,7 @@ std::byte* HostPort::stageAhead(Chunk c) {
                                                : context_.endpoint->tryStageAll(bytes(c));
 }
 
-// The same, and to every peer that lent memory for it: the first in the same pass, others out of the cache.
+// The same; the first landing, or a slot if there is none, is the copy: written in the same pass.
 void HostPort::reduceToLandings(std::span<const void*> sources, Chunk c) {
   std::byte* first = nullptr;
   for (int step = 1; step < size(); ++step) {
@@ -314,13 +348,9 @@ void HostPort::reduceToLandings(std::span<const void*> sources, Chunk c) {
     first = stageAhead(c);
     stagedAhead_ = first != nullptr;
   }
-  const bool readAgain = !stagedAhead_ && (landings_ != static_cast<size_t>(size() - 1) || landings_ > 1);
+  const bool fromOut = landings_ > 1 && (options_.epilogue == nullptr || options_.epilogue->readsOut());
+  const bool readAgain = !stagedAhead_ && (landings_ != static_cast<size_t>(size() - 1) || fromOut);
   reduceFinished(sources, rank(), c, first, readAgain ? Store::Cached : options_.store);
-  for (std::byte* landing : context_.landings) {
-    if (landing != nullptr && landing != first) {
-      copyBytes(landing, outAt(c), bytes(c), options_.store);
-    }
-  }
 }
 
 void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy) {

@@ -90,6 +90,8 @@ class HostPort {
   void produce(std::byte* to, Chunk c, From from);
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);
   void reduceFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy, Store store);
+  void applyFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy, Store store);
+  void copyToLandings(const std::byte* part, size_t at, size_t sizeBytes, const std::byte* except);
   void reduceToLandings(std::span<const void*> sources, Chunk c);
   std::byte* stageAhead(Chunk c);
   bool sendLanded(int to, Chunk c);
