@@ -141,6 +141,12 @@ class Endpoint {
   // Tells peers that this rank leaves in good order (culpritRank -1) or because of a fault, and of whose.
   // Peers that still wait for it get an error that names the culprit. Callable once; from any thread.
   virtual void farewell(int culpritRank, const std::string& reason) = 0;
+  // After an operation has failed and farewell was said; no message is sent or received any more. When it
+  // returns, no peer of this process reads what this rank referred to or writes what it lent, and none begins
+  // to: the caller's buffers may be freed. Peers in other processes read and write mappings of their own,
+  // which survive that, so they are waited for only briefly. A rank of this process that does not end within
+  // timeoutMs is returned, else -1.
+  virtual int withdraw(int64_t /*timeoutMs*/) { return -1; }
 };
 
 // How ranks exchange small blobs before links exist.

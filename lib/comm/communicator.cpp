@@ -241,6 +241,21 @@ Result<void> Communicator::settle(std::optional<Fault> fault) {
   return fault->error;
 }
 
+// After a failed operation, whose messages peers may not have seen yet: until this returns, ranks of this
+// process may be reading the caller's buffers.
+void Communicator::takeBuffersBack() {
+  if (endpoint_ == nullptr) {
+    return;
+  }
+  if (const int late = endpoint_->withdraw(options_.timeoutMs); late >= 0) {
+    log(LogLevel::Error,
+        fmt::format(
+            "{}: rank {} of this process still uses buffers of rank {}, whose operation failed {} ms ago. "
+            "Do not free them before rank {} has ended its call.",
+            context_.name, late, rank(), options_.timeoutMs, late));
+  }
+}
+
 // Runs an operation, a callable that gives its fault, when those issued before it have run.
 template <class Operation>
 Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
@@ -267,6 +282,9 @@ Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
   Result<void> result = !fault  ? Result<void>()
                         : known ? Result<void>(fault->error)
                                 : settle(std::move(fault));
+  if (!result) [[unlikely]] {
+    takeBuffersBack();
+  }
   endpointBusy_.store(false, std::memory_order_release);
   endTurn(ticket);
   return result;

@@ -132,6 +132,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<void> awaitTurn(Ticket ticket);
   void endTurn(Ticket ticket);
   Result<void> settle(std::optional<Fault> fault);
+  void takeBuffersBack();
   Result<void> resolveOp(const CollectiveCall& call, Collective& collective, const void*& deferred);
   // All of a call but the choice and the sequence number. elements: of the whole array.
   Result<Collective> resolve(const CollectiveCall& call, const void*& deferred, size_t& elements);

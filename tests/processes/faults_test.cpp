@@ -3,11 +3,14 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "peal/adamw.h"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -294,6 +297,42 @@ TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
     EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(2));
     return 0;
   }));
+}
+
+// Ranks of one process read each other's buffers in place. A call that fails returns only when nobody does
+// any more, since its caller may free them then: rank 0 is at rank 1's while it applies its update.
+TEST(Abort, ReturnsWhenNoRankOfTheProcessReadsTheBuffers) {
+  constexpr size_t kBlock = 20'000;
+  std::array<pealComm_t, 2> comms{};
+  ASSERT_EQ(pealCommInitAll(comms.data(), 2, nullptr), pealSuccess) << pealGetLastError(nullptr);
+  static std::atomic<int> reading;
+  reading.store(0);
+  const std::array<size_t, 2> counts{kBlock, kBlock};
+  const auto slow = [](void* user, void* sums, void* results, size_t, size_t count) {
+    if (*static_cast<int*>(user) == 0) {
+      reading.store(1);
+      std::this_thread::sleep_for(milliseconds(30));
+      reading.store(2);
+    }
+    std::memcpy(results, sums, count * sizeof(float));
+  };
+  const auto call = [&](int rank) {
+    std::vector<float> inputs(2 * kBlock, 1), results(2 * kBlock);
+    return pealReduceApplyGather(inputs.data(), results.data(), counts.data(), pealFloat32, slow, &rank,
+                                 comms[static_cast<size_t>(rank)], nullptr);
+  };
+  std::thread reader([&] { EXPECT_EQ(call(0), pealRemoteError); });
+  std::thread aborter([&] {
+    while (reading.load() != 1) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(pealCommAbort(comms[1]), pealSuccess);
+  });
+  EXPECT_EQ(call(1), pealRemoteError);
+  EXPECT_NE(reading.load(), 1) << "rank 0 still reads rank 1's input, which is freed now";
+  aborter.join();
+  reader.join();
+  EXPECT_EQ(pealCommAbort(comms[0]), pealSuccess);
 }
 
 TEST(AsyncError, ReportsADeadRankOutsideACall) {

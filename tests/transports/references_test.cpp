@@ -40,6 +40,11 @@ void waitDrained(const Rank& self, int peer) {
   ASSERT_TRUE(waitUntil(self.endpoint, peer, [&] { return self.link(peer).drained(); }));
 }
 
+void expectShown(const Rank& self, int peer) {
+  Arrival arrival;
+  ASSERT_TRUE(waitUntil(self.endpoint, peer, [&] { return self.link(peer).tryReceive(arrival); }));
+}
+
 // All sizes, also beyond a slot, at offsets that no type is aligned to.
 TEST_P(References, SharedMemoryIsReadInPlaceWhateverItsSize) {
   run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
@@ -128,6 +133,56 @@ TEST_P(References, MemoryLentAlongIsWrittenByThePeer) {
         link.release();
       }
     }
+    self.meet();
+  });
+}
+
+// Rank 0 gives up while rank 1 is at its memory and a second message is under way. In one process it waits
+// for the first to end; between processes, where the memory lent is mapped on its own, only for a moment.
+TEST_P(References, WithdrawnMemoryIsNotTouchedAnyMore) {
+  const bool same = sameProcess();
+  run(2, {.slotBytes = 4096, .slots = 2}, [same](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer question(0, 1, 3000), answer(0, 9, 3000);
+    if (self.rank == 0) {
+      for (const int number : {0, 1}) {
+        EXPECT_EQ(link.lend(answer.data, 3000), !same);
+        postReference(self, 1, question.data, 3000, digestOf(number));
+      }
+      self.meet();
+      self.meet();  // rank 1 sees the first message, and has not released it
+      self.endpoint.farewell(0, "it has had enough");
+      EXPECT_EQ(self.endpoint.withdraw(30), same ? 1 : -1);
+      self.meet();
+      EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
+      self.meet();
+    } else {
+      self.meet();
+      expectShown(self, 0);
+      self.meet();
+      self.meet();
+      link.release();
+      std::string error;
+      Arrival arrival;
+      EXPECT_FALSE(waitUntil(
+          self.endpoint, 0, [&] { return link.tryReceive(arrival); }, &error));
+      EXPECT_TRUE(contains(error, "rank 0") && contains(error, "it has had enough")) << error;
+      self.meet();
+    }
+  });
+}
+
+// A rank that fails itself lets go of what it was shown: nobody waits for it.
+TEST_P(References, WithdrawingLetsGo) {
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer question(self.rank, 1, 3000), answer(self.rank, 9, 3000);
+    link.lend(answer.data, 3000);  // in one process it is not taken
+    postReference(self, 1 - self.rank, question.data, 3000, digestOf(0));
+    expectShown(self, 1 - self.rank);
+    self.meet();
+    self.endpoint.farewell(self.rank, "each has had enough");
+    EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
     self.meet();
   });
 }

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
+#include "lib/base/clock.h"
 #include "transports/shm/bell.h"
 
 namespace peal::shm {
@@ -13,6 +16,10 @@ namespace {
 
 // No sleep is longer: a peer that dies cannot ring, and must be noticed by the caller's next progress().
 constexpr int64_t kMaxSleepUs = 100000;
+
+// How long a failed rank waits for another process that is writing what it lent: that takes a few
+// milliseconds if the process runs at all.
+constexpr int64_t kForeignWriterMs = 50;
 
 // Read from one socket at a time. More than fit into its queue, so that a region's file is always found.
 constexpr int kMaxPackets = 4096;
@@ -294,6 +301,32 @@ void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
     sendPacket(membership_.peers[index].socket.get(), &note, sizeof note, -1);
     links_[index]->ringPeer();
   });
+}
+
+// The farewell was sent before, so whoever holds this rank's memory and waits for somebody else gives up
+// soon.
+int ShmEndpoint::withdraw(int64_t timeoutMs) {
+  if (getpid() != pid_) {
+    return -1;
+  }
+  forEachPeer([this](int rank) { links_[static_cast<size_t>(rank)]->letGo(); });
+  membership_.segment->shared().withdrawal().done.store(1, std::memory_order_relaxed);
+  fullFence();  // pairs with the one in ShmLink::mayUse (layout.h, Withdrawal)
+  const Deadline patience = Deadline::afterMs(timeoutMs);
+  const Deadline forOthers = Deadline::afterMs(std::min(timeoutMs, kForeignWriterMs));
+  int late = -1;
+  forEachPeer([&](int rank) {
+    const ShmLink& link = *links_[static_cast<size_t>(rank)];
+    const Deadline& deadline = link.inSameProcess() ? patience : forOthers;
+    while (link.isUsedByPeer() && (link.inSameProcess() || link.hasLent())) {
+      if (deadline.passed()) {
+        late = link.inSameProcess() ? station_.numberOf(rank) : late;
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
+  return late;
 }
 
 }  // namespace peal::shm

@@ -39,6 +39,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   void cancelSleep() override;
   void wake() override;
   void farewell(int culpritRank, const std::string& reason) override;
+  int withdraw(int64_t timeoutMs) override;
 
  private:
   // What is known of a peer's end.

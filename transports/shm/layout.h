@@ -27,7 +27,7 @@
 
 namespace peal::shm {
 
-inline constexpr uint64_t kMagic = 0x31306d68736c6570;  // "pelshm01"; the digits change with the layout
+inline constexpr uint64_t kMagic = 0x32306d68736c6570;  // "pelshm02"; the digits change with the layout
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
 using InlineBytes = std::array<std::byte, kInlineBytes>;
@@ -98,8 +98,18 @@ struct alignas(kLine) Announcement {
 
 // Messages that a peer has released, of those that the owner sent to it. Stored (release) by that peer,
 // loaded (acquire) by the owner before it writes a slot again.
+// `inUse` says that the same peer is at the owner's own memory: it reads what the owner referred to, or
+// writes what the owner lent (Withdrawal).
 struct alignas(kLine) Credit {
   std::atomic<uint64_t> released;
+  std::atomic<uint32_t> inUse;
+};
+
+// Whether the owner takes its memory back although peers may not have seen every message. Pairing (Dekker): a
+// peer sets `inUse`, fences and looks at `done` before it touches the owner's memory; the owner sets `done`,
+// fences and waits until `inUse` is 0. One of them sees the other.
+struct alignas(kLine) Withdrawal {
+  std::atomic<uint32_t> done;
 };
 
 // Offsets, all multiples of a line; equal on all ranks because size, slots and slotBytes are.
@@ -120,7 +130,8 @@ class Layout {
   size_t stagingOffset(int peer) const { return static_cast<size_t>(peer) * slots_ * slotBytes_; }
 
  private:
-  static constexpr size_t kCreditsAt = sizeof(Header) + sizeof(Bell) + sizeof(Announcement);
+  static constexpr size_t kCreditsAt =
+      sizeof(Header) + sizeof(Bell) + sizeof(Announcement) + sizeof(Withdrawal);
   int size_;
   uint32_t slots_;
   size_t slotBytes_;
@@ -135,6 +146,9 @@ struct Control {
   Bell& bell() const { return *reinterpret_cast<Bell*>(base + sizeof(Header)); }
   Announcement& announcement() const {
     return *reinterpret_cast<Announcement*>(base + sizeof(Header) + sizeof(Bell));
+  }
+  Withdrawal& withdrawal() const {
+    return *reinterpret_cast<Withdrawal*>(base + sizeof(Header) + sizeof(Bell) + sizeof(Announcement));
   }
   Credit& credit(const Layout& layout, int peer) const {
     return *reinterpret_cast<Credit*>(base + layout.creditOffset(peer));

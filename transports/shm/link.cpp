@@ -197,8 +197,9 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
   return true;
 }
 
-// Only between processes, where the memory lent is a file's: a peer that is stopped for long and writes after
-// this rank has given up and freed the memory hits pages that nobody sees.
+// Only between processes, where the memory lent is a file's: a peer that is stopped in the middle of writing
+// for longer than withdraw() waits, while this rank gives up and frees the memory, hits pages that nobody
+// sees.
 bool ShmLink::lend(std::byte* memory, size_t bytes) {
   lentRegion_ = 0;
   if (!station_.directRead || sameProcess_ || bytes <= kInlineBytes) {
@@ -303,6 +304,9 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
   const uint64_t second = descriptor.words[2].load(std::memory_order_relaxed);
   arrival_.bytes = bytes;
   if (kind == Kind::Pointer && sameProcess_) {
+    if (!mayUse()) {
+      return false;
+    }
     arrival_.data = reinterpret_cast<const std::byte*>(first);
   } else if (kind == Kind::Region) {
     arrival_.data = inRegion(first, second, bytes);
@@ -317,10 +321,25 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
 bool ShmLink::showLoan(const Descriptor& descriptor) {
   const uint32_t region = descriptor.extra.load(std::memory_order_relaxed);
   if (region != 0) {
+    if (!mayUse()) {
+      return false;
+    }
     const uint64_t offset = descriptor.words[Descriptor::kLoanWord].load(std::memory_order_relaxed);
     arrival_.landing = inRegion(region, offset, arrival_.bytes);
   }
   return region == 0 || arrival_.landing != nullptr;
+}
+
+// Before this rank touches memory that the peer could free. False: the peer has taken it back, and said why
+// it leaves before that; so the message is not shown, and whoever waits for it finds the farewell.
+bool ShmLink::mayUse() {
+  inCredit_.inUse.store(1, std::memory_order_relaxed);
+  fullFence();  // pairs with the one in ShmEndpoint::withdraw (layout.h, Withdrawal)
+  if (withdrawn()) {
+    letGo();
+    return false;
+  }
+  return true;
 }
 
 std::byte* ShmLink::inRegion(uint64_t id, uint64_t offset, uint64_t bytes) {
@@ -349,6 +368,9 @@ const std::byte* ShmLink::readFromProcess(uint64_t address, uint64_t bytes) {
   if (refused.empty()) {
     return copied_.get();
   }
+  if (withdrawn()) {
+    return nullptr;  // as in mayUse()
+  }
   const int peerNumber = station_.numberOf(peerRank_);
   station_.fault.raise(
       peerNumber,
@@ -361,6 +383,7 @@ void ShmLink::release() {
   shown_ = false;
   ++received_;
   inSlot_ = inSlot_ + 1 == slots_ ? 0 : inSlot_ + 1;
+  letGo();
   // Pairs with the load in the peer's hasCredit() and released().
   inCredit_.released.store(received_, std::memory_order_release);
   fullFence();

@@ -62,6 +62,13 @@ class ShmLink final : public Link {
   PeerState peerState() const { return peerShared_.announcement().read(); }
   bool hasArrival() const;
   bool hasUnreleased();
+  // Ends this rank's use of the peer's memory, for good: its operation has failed.
+  void letGo() { inCredit_.inUse.store(0, std::memory_order_release); }
+  // Whether the peer is at this rank's memory. For an owner that has withdrawn (layout.h): once false,
+  // always.
+  bool isUsedByPeer() const { return outCredit_.inUse.load(std::memory_order_acquire) != 0; }
+  bool hasLent() const { return loans_ != 0; }
+  bool inSameProcess() const { return sameProcess_; }
   Result<void> beginRegion(uint64_t id, size_t bytes, int file);
   void endRegion(uint64_t id);
 
@@ -75,6 +82,8 @@ class ShmLink final : public Link {
   bool showReference(Kind kind, const Descriptor& descriptor);
   bool shared(const Region& region, uint64_t& last);
   bool showLoan(const Descriptor& descriptor);
+  bool mayUse();
+  bool withdrawn() const { return peerShared_.withdrawal().done.load(std::memory_order_acquire) != 0; }
   std::byte* inRegion(uint64_t id, uint64_t offset, uint64_t bytes);
   const std::byte* readFromProcess(uint64_t address, uint64_t bytes);
   bool malformed(const std::string& what);
