@@ -259,14 +259,17 @@ PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
  * then reduced, updated and gathered by one collective each while backward goes on: the fused step, with the
  * same bits in everything that the engine holds and reports. A bucket goes off when its gradients are there
  * and its units are left; a unit that was left backward cannot be entered forward before the step. Otherwise
- * the step is made as without this. All ranks or none, before the first gradient of the last micro-batch;
+ * the step is made as without this. At stage 2 a bucket whose buffer a later one needs before its units are
+ * left is reduced then and updated by pealZeroStep; which ones follows from the order of calls, so all ranks
+ * make them in the same order. All ranks or none, before the first gradient of the last micro-batch;
  * pealZeroStep must have the same arguments. */
 PEAL_API pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens);
 
 typedef struct {
   uint64_t buckets;      /* of a step */
-  uint64_t fusedBuckets; /* of them those that an announced step fuses */
-  const char* reason;    /* why not all; "" if all. The engine's, as long as it lives */
+  uint64_t fusedBuckets; /* of them those that an announced step fuses, at stage 2 if their units are left in
+                            time */
+  const char* reason;    /* why not all; "" if all. The engine's, until it is called again */
 } pealZeroFusedStatus_t;
 /* After pealZeroSeal. Local. Whether it happened: pealZeroReport_t, and calls[pealZeroFused]. */
 PEAL_API pealResult_t pealZeroGetFusedStatus(pealZero_t zero, pealZeroFusedStatus_t* status);

@@ -139,6 +139,15 @@ void FusedStep::unitLeft(size_t unit) {
   }
 }
 
+void FusedStep::giveUp(size_t bucket) {
+  parts_[bucket].late = true;
+  reason_ = fmt::format(
+      "bucket {} of {} was last not fused, since a later one needed its gradient buffer before all units "
+      "that "
+      "use its weights were left. Leave units when they are done, or raise bucketSlots",
+      bucket, fuses_.size());
+}
+
 Result<void> FusedStep::run(size_t bucket, Elements from) {
   if (ran_ == 0) {
     PEAL_TRY(begin());
@@ -197,6 +206,7 @@ void FusedStep::endStep() {
   agreed_ = false;
   for (Part& part : parts_) {
     part.ran = false;
+    part.late = false;
   }
   openUnits_.assign(fuses_.size(), 0);
   for (const std::vector<size_t>& ofUnit : unitsBuckets_) {

@@ -53,7 +53,10 @@ class FusedStep {
   bool isActive() const;
   // The bucket has all gradients, but its weights are still read.
   bool holdsBack(size_t bucket) const { return takes(bucket) && openUnits_[bucket] > 0; }
-  bool takes(size_t bucket) const { return isActive() && fuses_[bucket]; }
+  bool takes(size_t bucket) const { return isActive() && fuses_[bucket] && !parts_[bucket].late; }
+  // The bucket's buffer is needed before its units are left: this step reduces it now and updates it later.
+  // The order of calls decides that, so it is the same on all ranks if they make the same calls.
+  void giveUp(size_t bucket);
   // The unit's gradients are complete and its weights are not read any more before the step.
   void unitLeft(size_t unit);
   // Queues all three for the bucket, whose gradients lie at `from`.
@@ -66,12 +69,13 @@ class FusedStep {
   void endStep();
 
  private:
-  // A bucket, for the stream. Only `ran` changes after prepare, and the stream does not look at it.
+  // A bucket, for the stream. Only the flags change after prepare, and the stream does not look at them.
   struct Part {
     FusedStep* step;
     size_t bucket;
     float* sums;  // of the micro-batches before, or nullptr
     bool ran = false;
+    bool late = false;  // of this step
   };
   std::string whyNone() const;
   std::pair<int, int> unitsOf(size_t bucket) const;  // the first and the last

@@ -96,16 +96,6 @@ Elements Gradients::address(const Parameter& parameter) const {
 }
 
 Error Gradients::noSlotFor(size_t bucket) const {
-  const bool waits = nextLaunch_ < buckets_.size() && fused_->holdsBack(nextLaunch_) &&
-                     buckets_[nextLaunch_].ready == model_->layout.buckets[nextLaunch_].parameters.size();
-  if (waits) {
-    return {
-        pealInvalidUsage,
-        fmt::format("all {} gradient buffers are taken, so bucket {} has none: bucket {} of {} has all its "
-                    "gradients, but the announced step changes its weights, and units that use them are not "
-                    "left; leave units when they are done, raise bucketSlots, or do not announce the step",
-                    slots_.size(), bucket, nextLaunch_, buckets_.size())};
-  }
   return {
       pealInvalidUsage,
       fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be reduced is "
@@ -117,12 +107,24 @@ Error Gradients::noSlotFor(size_t bucket) const {
                   bucket)};
 }
 
-Result<void> Gradients::takeSlot(size_t bucket) {
+// The free one that was given back longest ago.
+std::vector<Gradients::Slot>::iterator Gradients::freeSlot() {
   auto best = slots_.end();
   for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
     if (!slot->taken && (best == slots_.end() || slot->launchedAt < best->launchedAt)) {
       best = slot;
     }
+  }
+  return best;
+}
+
+Result<void> Gradients::takeSlot(size_t bucket) {
+  auto best = freeSlot();
+  if (best == slots_.end() && nextLaunch_ < buckets_.size() && isComplete(nextLaunch_) &&
+      fused_->holdsBack(nextLaunch_)) {
+    fused_->giveUp(nextLaunch_);
+    PEAL_TRY(launchInOrder());
+    best = freeSlot();
   }
   if (best == slots_.end()) {
     return noSlotFor(bucket);
@@ -208,8 +210,7 @@ Result<void> Gradients::launchInOrder() {
     return {};
   }
   while (nextLaunch_ < buckets_.size()) {
-    const Bucket& bucket = model_->layout.buckets[nextLaunch_];
-    if (buckets_[nextLaunch_].ready < bucket.parameters.size() || fused_->holdsBack(nextLaunch_)) {
+    if (!isComplete(nextLaunch_) || fused_->holdsBack(nextLaunch_)) {
       break;
     }
     PEAL_TRY(launch(nextLaunch_));

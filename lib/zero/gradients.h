@@ -83,6 +83,10 @@ class Gradients {
     size_t count;
   };
 
+  bool isComplete(size_t bucket) const {
+    return buckets_[bucket].ready == model_->layout.buckets[bucket].parameters.size();
+  }
+  std::vector<Slot>::iterator freeSlot();
   Result<void> takeSlot(size_t bucket);
   Error noSlotFor(size_t bucket) const;
   Result<void> complete(size_t id);
