@@ -90,6 +90,9 @@ class Fabric {
   // That peer left in good order, and its link has failed: nothing comes from there and nothing goes there
   // any more, and that is no fault.
   virtual void excuse(int peerRank) = 0;
+  // After a fault, when nothing is sent or received any more: when it returns, nobody reads memory that was
+  // posted by reference. Messages on their way may be lost.
+  virtual void withdraw() {}
   // Whether that peer has left and nothing more can come from it. For fabrics whose links do not fail at
   // their peer's end.
   virtual bool isOver(int /*peerRank*/) const { return false; }

@@ -35,7 +35,10 @@ class RoutedEndpoint final : public Endpoint {
   void cancelSleep() override;
   void wake() override { local_->wake(); }
   void farewell(int culpritRank, const std::string& reason) override;
-  int withdraw(int64_t timeoutMs) override { return local_->withdraw(timeoutMs); }
+  int withdraw(int64_t timeoutMs) override {
+    network_->withdraw(timeoutMs);
+    return local_->withdraw(timeoutMs);
+  }
 
  private:
   int localOf(int rank) const { return localOf_[static_cast<size_t>(rank)]; }

@@ -206,6 +206,7 @@ class FaultyFabric final : public Fabric {
     inner_->poll();
   }
   bool settled() override { return inner_->settled(); }
+  void withdraw() override { inner_->withdraw(); }
   const std::optional<FabricFault>& fault() const override {
     return station_.faults.first() ? station_.faults.first() : inner_->fault();
   }

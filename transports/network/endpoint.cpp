@@ -270,4 +270,11 @@ void Network::farewell(int culpritRank, const std::string& reason) {
   });
 }
 
+int Network::withdraw(int64_t /*timeoutMs*/) {
+  if (!inChild_.load(std::memory_order_relaxed)) {
+    fabric_->withdraw();
+  }
+  return -1;
+}
+
 }  // namespace peal::network

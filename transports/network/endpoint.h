@@ -46,6 +46,7 @@ class Network final : public NetworkEndpoint, private ForkListener {
   void cancelSleep() override {}
   void wake() override { bell_->ring(); }
   void farewell(int culpritRank, const std::string& reason) override;
+  int withdraw(int64_t timeoutMs) override;
   bool sleepElsewhere(std::function<void()> wake) override;
   bool pending() const override { return pending_; }
 

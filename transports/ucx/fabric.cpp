@@ -15,6 +15,8 @@ namespace {
 // How long a fabric that ends waits for peers to take its last messages, and UCX to close its connections.
 constexpr int kLeaveMs = 1000;
 constexpr int kCloseMs = 1000;
+// And how long a rank that has failed waits for peers to take what is in its caller's memory.
+constexpr int kWithdrawMs = 50;
 
 }  // namespace
 
@@ -61,6 +63,19 @@ void UcxFabric::leave() {
     const bool isTold = untold.empty() && settled();
     if (station_.faults.first() || deadline.passed() ||
         (isTold && std::all_of(links_.begin(), links_.end(), isDone))) {
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+// Peers that are alive take the bytes soon; of others UCX lets go when its connections end.
+void UcxFabric::withdraw() {
+  const Deadline deadline = Deadline::afterMs(kWithdrawMs);
+  const auto isDrained = [](const std::unique_ptr<UcxLink>& link) { return link->drained(); };
+  while (!std::all_of(links_.begin(), links_.end(), isDrained)) {
+    if (deadline.passed()) {
+      closeEndpoints();
       return;
     }
     std::this_thread::yield();

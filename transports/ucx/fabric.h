@@ -27,6 +27,7 @@ class UcxFabric final : public Fabric {
   Link& link(int peerRank) override { return *byRank_[static_cast<size_t>(peerRank)]; }
   void poll() override { station_.progress(); }
   bool settled() override { return station_.isSettled(); }
+  void withdraw() override;
   const std::optional<FabricFault>& fault() const override { return station_.faults.first(); }
   void excuse(int peerRank) override;
   void onControl(int /*peerRank*/, std::span<const std::byte> /*message*/) override {}

@@ -1,6 +1,7 @@
 // Messages over UCX: sizes, order, credits, references, leaving, strangers.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -203,6 +204,26 @@ TEST(UcxLink, WhatIsSettledArrivesWithoutItsSender) {
     }
   }
   EXPECT_GT(settledTurns, 0);
+}
+
+// A failed rank's caller frees its buffers; its peer has stopped reading, so UCX still holds messages of
+// them.
+TEST(UcxLink, AfterWithdrawingNobodyReadsWhatWasPosted) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  UcxRanks ranks(2, {kBytes, 64});
+  ASSERT_TRUE(ranks.good());
+  Link& out = ranks.link(0, 1);
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  for (uint32_t number = 0;
+       number < 64 && out.tryPostReference(static_cast<std::byte*>(memory), kBytes, digestOf(number));
+       ++number) {
+  }
+  EXPECT_FALSE(out.drained());
+  ranks[0].withdraw();
+  EXPECT_TRUE(out.drained());
+  ASSERT_EQ(munmap(memory, kBytes), 0);
+  ranks.end(0);
 }
 
 TEST(UcxLink, TheDescriptorWakesASleeper) {
