@@ -126,6 +126,9 @@ typedef struct pealZeroOptions {
   /* 1: a step whose reduced gradient is infinite or NaN somewhere is skipped. 0: it is made all the same, and
    * the report's gradientNorm is NaN: for announced steps, below. */
   int skipNonFinite;
+  /* A checkpoint whose weights have the other type (bf16, or fp32 with pealZeroMasterIsWeight). 0: loading it
+   * is refused. 1: its masters and moments are loaded, and the weights follow from the masters. */
+  int convertWeights;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
@@ -133,7 +136,7 @@ typedef struct pealZeroOptions {
   {                                                                                                          \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
         pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
-        0, 1, 1                                                                                              \
+        0, 1, 1, 0                                                                                           \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -437,6 +440,7 @@ typedef struct {
                                 and tables */
   uint64_t userBytes;
   int hasWeights;                            /* 0: the weights are the rounded master, and not stored */
+  int weightBytes;                           /* 2: of bf16 weights; 4: of fp32 ones; 0: it does not say */
   double beta1, beta2, epsilon, weightDecay; /* of group 0 */
 } pealZeroCheckpointInfo_t;
 

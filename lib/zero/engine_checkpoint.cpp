@@ -13,9 +13,11 @@
 
 namespace peal::zero {
 
+using checkpoint::Conversion;
 using checkpoint::Kind;
 using checkpoint::Stream;
 using checkpoint::Stretch;
+using checkpoint::WeightType;
 
 class Engine::State : public checkpoint::State {
  public:
@@ -65,6 +67,13 @@ class Engine::State : public checkpoint::State {
                    stretches);
     }
     return stretches;
+  }
+
+  WeightType weightType() const override {
+    return engine_.model_.weightPrecision() == Precision::Fp32 ? WeightType::Fp32 : WeightType::Bf16;
+  }
+  Conversion conversion() const override {
+    return engine_.options_.convertWeights != 0 ? Conversion::Allowed : Conversion::Refused;
   }
 
   Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const override {

@@ -150,7 +150,7 @@ uint64_t Engine::digestOptions() const {
         options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight, options_.rebuildBuckets,
         static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
         options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType),
-        options_.skipNonFinite}) {
+        options_.skipNonFinite, options_.convertWeights}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});

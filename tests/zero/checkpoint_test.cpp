@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <sstream>
 
+#include "lib/zero/checkpoint/crc32c.h"
 #include "tests/zero/checkpoint_support.h"
 
 namespace peal::zero::test {
@@ -185,6 +187,66 @@ TEST(Checkpoint, ContinuingGivesTheBitsOfNotHavingStopped) {
       });
     }
   }
+}
+
+// The weights' type is in the manifest; weights of the other type are taken over only when that is asked for.
+// A manifest that says nothing is from before there was such a line.
+TEST(Checkpoint, WeightsOfAnotherTypeAreRefusedOrConverted) {
+  const CheckpointDirectory directory;
+  const auto typed = [](pealZeroMasterFormat_t master, int converts) {
+    pealZeroOptions_t options = checkpointOptions(2);
+    options.master = master;
+    options.reduceType = master == pealZeroMasterIsWeight ? pealZeroReduceFp32 : pealZeroReduceBf16;
+    options.convertWeights = converts;
+    return options;
+  };
+  std::vector<float> masters;
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, typed(pealZeroMasterFp32, 0), unevenShape());
+    trainer.step();
+    trainer.engine().save(directory / "bf16");
+    const std::vector<float> mine = trainer.read(pealZeroMaster);
+    if (rank == 0) {
+      masters = mine;
+    }
+  });
+  EXPECT_EQ(Checkpoint(directory / "bf16").info().weightBytes, 2);
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer wide(comm, rank, typed(pealZeroMasterIsWeight, 0), unevenShape());
+    const auto before = stateOf(wide);
+    EXPECT_CONTAINS(failureOf(pealInvalidUsage, [&] { wide.engine().load(directory / "bf16"); }),
+                    "was saved with bf16 weights and the engine's are fp32");
+    EXPECT_TRUE(sameBits(stateOf(wide), before));
+    Trainer converting(comm, rank, typed(pealZeroMasterIsWeight, 1), unevenShape());
+    converting.engine().load(directory / "bf16");
+    EXPECT_EQ(converting.read(pealZeroWeight), masters);
+    converting.engine().save(directory / "fp32");
+    Trainer narrow(comm, rank, typed(pealZeroMasterRemainder, 0), unevenShape());
+    EXPECT_CONTAINS(failureOf(pealInvalidUsage, [&] { narrow.engine().load(directory / "fp32"); }),
+                    "was saved with fp32 weights and the engine's are bf16");
+  });
+
+  const std::string file = directory / "fp32/manifest.txt";
+  std::ostringstream whole;
+  whole << std::ifstream(file).rdbuf();
+  const auto rewrite = [&](const std::string& line) {
+    std::string text = whole.str();
+    const std::string old = "weights fp32\n";
+    text.replace(text.find(old), old.size(), line);
+    text.resize(text.rfind("checksum "));
+    std::ofstream(file) << text
+                        << fmt::format("checksum {:08x}\n", checkpoint::crc32c(0, text.data(), text.size()));
+  };
+  onRanks(1, [&](int rank, pealComm_t comm) {
+    Trainer narrow(comm, rank, typed(pealZeroMasterFp32, 0), unevenShape());
+    rewrite("weights fp16\n");
+    EXPECT_CONTAINS(failureOf(pealInvalidArgument, [&] { narrow.engine().load(directory / "fp32"); }),
+                    "bf16 or fp32, the types of weights that this peal knows, is expected");
+    rewrite("");
+    narrow.engine().load(directory / "fp32");
+    EXPECT_EQ(narrow.read(pealZeroMaster), masters);
+    EXPECT_EQ(Checkpoint(directory / "fp32").info().weightBytes, 0);
+  });
 }
 
 // Masters are what is saved: kept otherwise, they are the same.

@@ -39,6 +39,15 @@ def read_safetensors(path):
             for name, entry in header.items()}
 
 
+def crc32c(data):
+    checksum = 0xffffffff
+    for byte in data:
+        checksum ^= byte
+        for _ in range(8):
+            checksum = checksum >> 1 ^ (0x82f63b78 if checksum & 1 else 0)
+    return checksum ^ 0xffffffff
+
+
 # 0.15625 and 3.0 are bf16; 1.00390625 (0x3f808000) lies half-way between 0x3f80 and 0x3f81.
 FLOATS = struct.pack("<6f", 0.15625, -3.0, 1.00390625, 0.1, 0.0, 1e30)
 ROUNDED = struct.pack("<6H", 0x3e20, 0xc040, 0x3f80, 0x3dcd, 0x0000, 0x714a)
@@ -81,6 +90,16 @@ class Commands(unittest.TestCase):
         self.assertEqual(tensors["a weight.moment2"], ("F32", [2, 3], bytes(24)))
         self.assertEqual(len(tensors), 6)
         self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
+
+    def test_weights_of_fp32_are_exported_as_such(self):
+        manifest = self.path / "one" / "manifest.txt"
+        self.assertEqual(json.loads(self.succeed("list", "--json", self.path / "one"))["weightBytes"], 2)
+        text = manifest.read_bytes().replace(b"weights bf16\n", b"weights fp32\n")
+        text = text[:text.rindex(b"checksum ")]
+        manifest.write_bytes(text + f"checksum {crc32c(text):08x}\n".encode())
+        self.assertEqual(json.loads(self.succeed("list", "--json", self.path / "one"))["weightBytes"], 4)
+        self.succeed("export", self.path / "one", self.path / "weights")
+        self.assertEqual(read_safetensors(self.path / "weights")["a weight"], TENSORS["a weight"])
 
     def test_compare(self):
         self.succeed("export", "--tensors", "master", self.path / "one", self.path / "master")

@@ -336,11 +336,18 @@ TEST(WeightsFp32, CheckpointsKeepEveryBit) {
       EXPECT_EQ(trainer.read(pealZeroMaster), masters) << stage;
       EXPECT_EQ(trainer.read(pealZeroMoment2), moments) << stage;
       trainer.engine().checkReplicas();
-      Trainer narrow(comm, rank, wideOptions(stage), shape);
+      pealZeroOptions_t converting = wideOptions(stage);
+      converting.convertWeights = 1;
+      Trainer narrow(comm, rank, converting, shape);
       narrow.engine().load(folder);
       EXPECT_EQ(narrow.read(pealZeroMaster), masters) << stage;
     });
   }
+  const Checkpoint checkpoint(folder);
+  EXPECT_EQ(checkpoint.info().weightBytes, 4);
+  std::vector<float> kept(shape[5].elements);
+  checkpoint.read(5, pealZeroWeight, 0, kept);
+  EXPECT_TRUE(std::search(weights.begin(), weights.end(), kept.begin(), kept.end()) != weights.end());
   std::filesystem::remove_all(folder);
 }
 

@@ -51,6 +51,7 @@ int list(const std::string& path, bool asJson) {
                                {"fileBytes", info.fileBytes},
                                {"userBytes", info.userBytes},
                                {"hasWeights", info.hasWeights != 0},
+                               {"weightBytes", info.weightBytes},
                                {"parameters", parameters}};
     fmt::print("{}\n", whole.dump(2));
     return 0;

@@ -23,6 +23,7 @@ struct Tensor {
   std::string name;
   uint64_t parameter, elements;
   pealZeroTensor_t tensor;
+  bool isHalf;  // bf16 in the file
 };
 
 void writeValues(const zero::Checkpoint& checkpoint, const Tensor& tensor, std::ofstream& out) {
@@ -31,7 +32,7 @@ void writeValues(const zero::Checkpoint& checkpoint, const Tensor& tensor, std::
   for (uint64_t begin = 0; begin < tensor.elements; begin += kPieceElements) {
     values.resize(std::min(kPieceElements, tensor.elements - begin));
     checkpoint.read(tensor.parameter, tensor.tensor, begin, values);
-    if (tensor.tensor != pealZeroWeight) {
+    if (!tensor.isHalf) {
       out.write(reinterpret_cast<const char*>(values.data()),
                 static_cast<std::streamsize>(values.size() * sizeof(float)));
       continue;
@@ -70,7 +71,9 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
   uint64_t offset = 0;
   const auto add = [&](uint64_t index, pealZeroTensor_t tensor, const char* suffix) {
     const pealZeroCheckpointParameter_t parameter = checkpoint.parameter(index);
-    const bool isHalf = tensor == pealZeroWeight;
+    // Frozen weights are stored as bf16 whatever the engine's are.
+    const bool isHalf =
+        tensor == pealZeroWeight && (parameter.frozen != 0 || checkpoint.info().weightBytes != 4);
     const uint64_t bytes = parameter.elements * (isHalf ? 2 : 4);
     const std::string name = std::string(parameter.name) + suffix;
     if (header.contains(name)) {
@@ -79,7 +82,7 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
     header[name] = {{"dtype", isHalf ? "BF16" : "F32"},
                     {"shape", std::vector<uint64_t>(parameter.shape, parameter.shape + parameter.dimensions)},
                     {"data_offsets", {offset, offset + bytes}}};
-    tensors.push_back({name, index, parameter.elements, tensor});
+    tensors.push_back({name, index, parameter.elements, tensor, isHalf});
     offset += bytes;
   };
   for (uint64_t i = 0; i < checkpoint.info().parameters; ++i) {

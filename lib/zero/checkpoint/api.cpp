@@ -59,7 +59,7 @@ Result<void> readValues(const Reader& reader, uint64_t index, pealZeroTensor_t t
       return;
     }
     std::memcpy(to, found, stretch.elements * sizeof(float));
-    if (tensor == pealZeroWeight) {
+    if (tensor == pealZeroWeight && manifest.weights != WeightType::Fp32) {
       std::transform(to, to + stretch.elements, to, [](float master) { return fromBf16(toBf16(master)); });
     }
   });
@@ -77,6 +77,7 @@ pealZeroCheckpointInfo_t infoOf(const Manifest& manifest) {
   }
   info.userBytes = manifest.userBytes;
   info.hasWeights = manifest.streams == kMostStreams ? 1 : 0;
+  info.weightBytes = manifest.weights == WeightType::Fp32 ? 4 : manifest.weights == WeightType::Bf16 ? 2 : 0;
   const AdamwNumbers& group = manifest.groups.front();
   info.beta1 = group.beta1;
   info.beta2 = group.beta2;

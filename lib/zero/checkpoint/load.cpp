@@ -103,12 +103,28 @@ Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const St
   return ids;
 }
 
+// A checkpoint that does not say was made before there was a word for it, and loads as ever.
+Result<void> checkWeightType(const Manifest& manifest, const State& state, const std::string& path) {
+  const WeightType own = state.weightType();
+  if (manifest.weights == WeightType::Unknown || manifest.weights == own ||
+      state.conversion() == Conversion::Allowed) {
+    return {};
+  }
+  return Error{
+      pealInvalidUsage,
+      fmt::format("{} was saved with {} weights and the engine's are {}: going on would not give the bits "
+                  "of not having stopped. Make the engine with the same (pealZeroMasterIsWeight means "
+                  "fp32), or with convertWeights 1 to take the masters over",
+                  path, weightTypeName(manifest.weights), weightTypeName(own))};
+}
+
 Result<Plan> makeLoadPlan(const State& state, const std::string& path) {
   Result<Reader> reader = Reader::open(path);
   if (!reader) {
     return reader.error();
   }
   const Manifest& manifest = reader->manifest();
+  PEAL_TRY(checkWeightType(manifest, state, path));
   Result<std::vector<uint64_t>> ids = matchParameters(manifest, state, path);
   if (!ids) {
     return ids.error();

@@ -20,6 +20,7 @@ constexpr std::string_view kChecksumWord = "checksum ";
 constexpr size_t kChecksumLine = kChecksumWord.size() + 8 + 1;
 
 constexpr std::array<const char*, 3> kKindNames{"trained", "frozen", "tied"};
+constexpr std::array<const char*, 3> kWeightNames{"unknown", "bf16", "fp32"};
 
 bool isPlain(unsigned char character) { return character > ' ' && character < 0x7f && character != '%'; }
 
@@ -205,7 +206,20 @@ PartEntry readPart(LineReader& in) {
   return part;
 }
 
+// Their type is all that a line may say that this peal does not know: then it says so.
+WeightType readWeights(LineReader& in) {
+  for (const WeightType type : {WeightType::Bf16, WeightType::Fp32}) {
+    if (in.next(weightTypeName(type))) {
+      return type;
+    }
+  }
+  in.fail("bf16 or fp32, the types of weights that this peal knows,");
+  return WeightType::Unknown;
+}
+
 }  // namespace
+
+const char* weightTypeName(WeightType type) { return kWeightNames[static_cast<size_t>(type)]; }
 
 std::string partName(uint64_t rank) { return fmt::format("part-{:05}.bin", rank); }
 
@@ -213,7 +227,11 @@ std::string encodeManifest(const Manifest& m) {
   std::string text(kFirstLine);
   auto out = std::back_inserter(text);
   fmt::format_to(out, "id {:016x}\nstep {}\n", m.id, m.step);
-  fmt::format_to(out, "streams {}\ngroups {}\n", m.streams, m.groups.size());
+  fmt::format_to(out, "streams {}\n", m.streams);
+  if (m.weights != WeightType::Unknown) {
+    fmt::format_to(out, "weights {}\n", weightTypeName(m.weights));
+  }
+  fmt::format_to(out, "groups {}\n", m.groups.size());
   for (const AdamwNumbers& group : m.groups) {
     fmt::format_to(out, "group {:016x} {:016x} {:016x} {:016x}\n", std::bit_cast<uint64_t>(group.beta1),
                    std::bit_cast<uint64_t>(group.beta2), std::bit_cast<uint64_t>(group.epsilon),
@@ -246,7 +264,12 @@ Result<Manifest> parseManifest(const std::string& text, const std::string& file)
   m.step = in.number();
   in.expect("\nstreams ");
   m.streams = static_cast<uint32_t>(std::min<uint64_t>(in.number(), kMostStreams + 1));
-  in.expect("\ngroups ");
+  in.expect("\n");
+  if (in.next("weights ")) {
+    m.weights = readWeights(in);
+    in.expect("\n");
+  }
+  in.expect("groups ");
   const uint64_t groups = in.count();
   in.expect("\n");
   for (uint64_t i = 0; i < groups && !in.failed(); ++i) {
@@ -275,6 +298,9 @@ Result<Manifest> parseManifest(const std::string& text, const std::string& file)
   }
   if (m.streams < kFewestStreams || m.streams > kMostStreams) {
     in.fail(fmt::format("{} or {} streams", kFewestStreams, kMostStreams));
+  }
+  if (m.weights == WeightType::Fp32 && m.streams != kFewestStreams) {
+    in.fail(fmt::format("{} streams, since fp32 weights are their masters,", kFewestStreams));
   }
   for (const ParameterShape& parameter : m.parameters) {
     const bool isTied = parameter.kind == Kind::Tied;

@@ -11,6 +11,8 @@
 namespace peal::zero::checkpoint {
 
 enum class Kind { Trained, Frozen, Tied };
+enum class WeightType { Unknown, Bf16, Fp32 };
+enum class Conversion { Refused, Allowed };
 
 struct ParameterShape {
   std::string name;
@@ -31,6 +33,8 @@ class State {
   virtual std::vector<ParameterShape> parameters() const = 0;
   virtual std::vector<AdamwNumbers> groups() const = 0;
   virtual uint64_t step() const = 0;  // updates made
+  virtual WeightType weightType() const = 0;
+  virtual Conversion conversion() const = 0;  // of weights of the other type
   // What this rank saves: over all ranks each element of trained and frozen parameters once. And what it
   // holds, and loads. Trained before frozen, elements > 0, parameters by their ids.
   virtual std::vector<Stretch> saved() const = 0;
