@@ -1,0 +1,78 @@
+#!/usr/bin/python3
+"""zero_overlap runs, and its figures agree with each other and with the timeline model of docs/ZERO.md. Nothing here
+depends on how fast the machine is.
+
+    overlap_test.py PROGRAM
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = sys.argv[1]
+PARAMETERS, UNITS, TENSORS = 3 * 4 * 1000, 3, 4
+FLOPS = 1e12
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=100, check=False)
+
+
+def exposed(send_s, pieces, compute_s):
+    return max(send_s / pieces, send_s - (pieces - 1) / pieces * compute_s)
+
+
+class Overlap(unittest.TestCase):
+    def check_case(self, case, ranks, stage):
+        of_bucket = max(1, case["bucketBytes"] // 2 // 1000)
+        self.assertEqual(case["buckets"], -(-UNITS * TENSORS // of_bucket))
+        reduced = (2 if stage == 0 else 1) * 2 * PARAMETERS * (ranks - 1) / ranks / case["bytesPerSecond"]
+        gathered = 0 if stage == 0 else reduced
+        forward = 2 * PARAMETERS * case["tokens"] / FLOPS
+        send_ms = 1e3 * (reduced + gathered)
+        self.assertAlmostEqual(case["predictedCommunicationMs"] / send_ms, 1, places=6)
+        self.assertAlmostEqual(case["oneBucketMs"] / (send_ms / case["buckets"]), 1, places=6)
+        model_ms = 1e3 * (exposed(reduced, case["buckets"], 2 * forward) + exposed(gathered, case["buckets"], forward))
+        self.assertAlmostEqual(case["predictedExposedMs"] / model_ms, 1, places=6)
+        self.assertGreater(case["communicationMs"], 0)
+        # Waiting may take longer than what is waited for: to be woken takes time, too.
+        hidden = max(0.0, 1 - case["exposedMs"] / case["communicationMs"])
+        self.assertAlmostEqual(case["hiddenShare"], hidden, places=6)
+        self.assertGreaterEqual(case["computeMs"], 0.999 * 3e3 * forward)
+        self.assertGreaterEqual(case["stepMs"], case["computeMs"])
+
+    def check_run(self, ranks, stage, compute):
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder) / "told.json"
+            done = run("--ranks", ranks, "-p", PARAMETERS, "--units", UNITS, "--tensors", TENSORS, "--stage", stage,
+                       "--compute", compute, "-s", 1, 5, 64, "-t", 0.5, 3, "-n", 2, "--flops", FLOPS, "-J", told)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            whole = json.loads(told.read_text(encoding="ascii"))
+        self.assertEqual((whole["ranks"], whole["stage"], whole["parameters"]), (ranks, stage, PARAMETERS))
+        fastest = max(case["bytesPerSecond"] for case in whole["results"])
+        self.assertEqual(whole["bytesPerSecond"], fastest)
+        self.assertAlmostEqual(whole["tokensToHide"] / (FLOPS / fastest * (ranks - 1) / ranks), 1, places=6)
+        self.assertEqual([case["load"] for case in whole["results"]], 3 * [0.5] + 3 * [3])
+        for case in whole["results"]:
+            self.check_case(case, ranks, stage)
+            # From T* on, all but one bucket of each pass hides, says the model.
+            if case["load"] > 1 and case["bytesPerSecond"] == fastest:
+                self.assertAlmostEqual(case["predictedExposedMs"] / case["oneBucketMs"], 1, places=6)
+        table = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(table), 1 + 6, done.stdout)
+
+    def test_stages(self):
+        self.check_run(2, 0, "busy")
+        self.check_run(2, 1, "sleep")
+        self.check_run(3, 2, "sleep")
+
+    def test_one_rank_is_refused(self):
+        done = run()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("at least 2 ranks", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
