@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/zero/before.h"
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -81,7 +82,7 @@ TEST(Delays, BeforeAnyOperationOnAnyRankChangeNoBits) {
   for (const Way& way : ways()) {
     const std::vector<float> expected = trainDelayed(way, Kind::Other, -1);
     for (const Kind kind : way.kinds) {
-      for (int lateRank = 0; lateRank < way.ranks; ++lateRank) {
+      for (int lateRank = firstLateRank(way.ranks); lateRank < way.ranks; ++lateRank) {
         EXPECT_EQ(trainDelayed(way, kind, lateRank), expected)
             << fmt::format("{} ranks, stage {}, groups of {}, each {}: {} of rank {} is late", way.ranks,
                            way.stage, way.group, way.each, nameOf(kind), lateRank);

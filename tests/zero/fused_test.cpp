@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -96,7 +97,7 @@ void expectSameRun(const FusedRun& fused, const FusedRun& expected, const std::s
 // ---- equality -------------------------------------------------------------------------------------------
 
 TEST(Fused, SameBitsAndCountersAsTwoPhases) {
-  for (const int ranks : {1, 2, 3, 4, 5}) {
+  for (const int ranks : rankCounts({1, 2, 3, 4, 5})) {
     for (const auto& [microBatches, each] : {std::pair{1, 0}, std::pair{3, 0}, std::pair{3, 1}}) {
       for (const int stage : {1, 2}) {
         pealZeroOptions_t options = fusable(stage, 1 << 20, microBatches);

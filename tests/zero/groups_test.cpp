@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/zero/arenas.h"
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -77,6 +78,9 @@ TEST(Groups, GiveTheBitsOfOneGroup) {
   for (const Shape& shape : {unevenShape(), shapeWithFrozen()}) {
     for (const auto& [ranks, groups] :
          {std::pair<int, std::vector<int>>{2, {1, 2}}, {4, {1, 2}}, {6, {2, 3}}}) {
+      if (ranks > kMostGroupedRanks) {
+        continue;
+      }
       const GroupedRun expected = trainGrouped(ranks, groupedOptions(0, 0), shape);
       for (const int group : groups) {
         for (int stage = 1; stage <= 3; ++stage) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
@@ -122,7 +123,7 @@ TEST(Rebuild, ReductionsStartEarlierAfterTheFirstStep) {
 }
 
 TEST(Rebuild, ChangesNoBits) {
-  for (int ranks = 1; ranks <= 5; ++ranks) {
+  for (const int ranks : rankCounts({1, 2, 3, 4, 5})) {
     for (const size_t step : {1u, 3u, 7u}) {
       const Prepare inOrder = [&](int, Trainer& trainer) { trainer.order = mixed(step); };
       const auto expected = states(ranks, rebuiltOptions(0, 1 << 20, 0), inOrder);
