@@ -12,6 +12,9 @@
 //
 // so (22 + 6 N) P; the stream is a[i] = b[i] + s c[i], 12 bytes an element, over arrays of fp32. Between
 // hosts the bound says nothing of the wire: there fused / all-reduce counts.
+//
+// (e) the update of (b) alone. A fused step does what an all-reduce does and an update, so their sum over
+// (b), "parts", is what it can reach where a core does one thing after the other.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -88,10 +91,11 @@ class ZeroStepBench {
       fmt::print(
           "# zero_step: {} ranks, {} buffers, median of {} in alternation; times in ms\n"
           "# bound: (22 + 6 N) P bytes, P parameters, over the stream's bandwidth of all ranks together\n"
-          "{:>9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>9} {:>9} {:>9}\n",
+          "# parts: update and allreduce, which a fused step must do, over separate\n"
+          "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>7} {:>7} {:>9} {:>8}\n",
           context_.size, options_.unregistered ? "unregistered" : "registered", options_.iterations,
-          "bf16 MiB", "fused", "separate", "allreduce", "bound", "stream GB/s", "fus/sep", "fus/bound",
-          "fus/allr");
+          "bf16 MiB", "fused", "separate", "update", "allreduce", "bound", "stream GB/s", "fus/sep", "parts",
+          "fus/bound", "fus/allr");
     }
     for (const size_t mebibytes : options_.mebibytes) {
       runSize(mebibytes);
@@ -111,7 +115,10 @@ class ZeroStepBench {
     check(pealBarrier(context_.comm, nullptr), "pealBarrier", context_.comm);
     const auto begin = std::chrono::steady_clock::now();
     body();
-    double seconds = Seconds(std::chrono::steady_clock::now() - begin).count();
+    return slowest(Seconds(std::chrono::steady_clock::now() - begin).count());
+  }
+
+  double slowest(double seconds) {
     check(pealAllReduce(&seconds, &seconds, 1, pealFloat64, pealMax, context_.comm, nullptr), "pealAllReduce",
           context_.comm);
     return seconds;
@@ -138,6 +145,7 @@ class ZeroStepBench {
     std::vector<float> a(streamed), b(streamed, 1), c(streamed, 2);
     const pealAdamw_t fusedState = fused.view(), separateState = separate.view();
     uint16_t* block = other.data() + even * own;
+    double update = 0;  // of the last separate step
     const std::array<std::function<void()>, 4> bodies{
         [&] {
           check(pealReduceAdamwGather(gradients.data(), weights.data(), counts.data(), &fusedState,
@@ -148,7 +156,9 @@ class ZeroStepBench {
           check(pealReduceScatterV(gradients.data(), block, counts.data(), pealBfloat16, pealSum,
                                    context_.comm, nullptr),
                 "pealReduceScatterV", context_.comm);
+          const auto begin = std::chrono::steady_clock::now();
           check(pealAdamwStep(block, block, &separateState, PEAL_DEVICE_HOST, nullptr), "pealAdamwStep");
+          update = Seconds(std::chrono::steady_clock::now() - begin).count();
           check(pealAllGatherV(block, other.data(), counts.data(), pealBfloat16, context_.comm, nullptr),
                 "pealAllGatherV", context_.comm);
         },
@@ -163,7 +173,7 @@ class ZeroStepBench {
           }
           sink_ = sink_ + a[streamed / 2];
         }};
-    std::array<std::vector<double>, 4> times;
+    std::array<std::vector<double>, 5> times;
     for (int round = -options_.warmUp; round < options_.iterations; ++round) {
       for (size_t kind = 0; kind < bodies.size(); ++kind) {
         const double seconds = timed(bodies[kind]);
@@ -171,12 +181,15 @@ class ZeroStepBench {
           times[kind].push_back(seconds);
         }
       }
+      if (round >= 0) {
+        times[4].push_back(slowest(update));
+      }
     }
     if (!std::equal(weights.data(), weights.data() + parameters, other.data())) {
       throw ToolError(fmt::format("rank {}: the fused step's weights are not the separate path's at {} MiB",
                                   context_.rank, mebibytes));
     }
-    std::array<double, 4> median{};
+    std::array<double, 5> median{};
     for (size_t kind = 0; kind < times.size(); ++kind) {
       std::vector<double>& all = times[kind];
       std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 2), all.end());
@@ -186,13 +199,17 @@ class ZeroStepBench {
     const double bytes = (22 + 6 * static_cast<double>(n)) * static_cast<double>(parameters);
     const double bound = bytes / stream;
     if (context_.rank == 0) {
-      fmt::print("{:>9} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f} {:>11.2f} {:>9.3f} {:>9.3f} {:>9.3f}\n",
-                 mebibytes, median[0] * 1e3, median[1] * 1e3, median[2] * 1e3, bound * 1e3, stream / 1e9,
-                 median[0] / median[1], median[0] / bound, median[0] / median[2]);
+      fmt::print(
+          "{:>9} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>11.2f} {:>7.3f} {:>7.3f} {:>9.3f} "
+          "{:>8.3f}\n",
+          mebibytes, median[0] * 1e3, median[1] * 1e3, median[4] * 1e3, median[2] * 1e3, bound * 1e3,
+          stream / 1e9, median[0] / median[1], (median[4] + median[2]) / median[1], median[0] / bound,
+          median[0] / median[2]);
       report_["results"].push_back({{"bytes", parameters * 2},
                                     {"ranks", context_.size},
                                     {"fusedMs", median[0] * 1e3},
                                     {"separateMs", median[1] * 1e3},
+                                    {"updateMs", median[4] * 1e3},
                                     {"allReduceMs", median[2] * 1e3},
                                     {"boundMs", bound * 1e3},
                                     {"streamBytesPerSecond", stream}});
