@@ -1,10 +1,12 @@
 // The deterministic option: every element is the plain loop over ranks, bit for bit, whatever the count, and
 // low precision is rounded once.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "lib/reduce/reduce.h"
+#include "peal/adamw.h"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -82,6 +84,50 @@ TEST_P(Deterministic, Bf16IsSummedInFp32AndRoundedOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Deterministic, ::testing::Values(1, 2, 3, 5, 8));
+
+// The fused step hands whole blocks over in place only if every rank can: none, some or all have memory that
+// peers read.
+TEST(FusedStep, GoesInPlaceIfAllRanksCan) {
+  const std::vector<size_t> counts{300'000, 70'001, 3};
+  const size_t total = 370'004;
+  for (const int readable : {0b000, 0b010, 0b101, 0b111}) {
+    runAsProcesses(3, [&](pealComm_t comm, int rank) {
+      std::vector<int32_t> own(2 * total);
+      void* memory = own.data();
+      const bool isReadable = (readable >> rank & 1) != 0;
+      if (isReadable) {
+        PEAL_ASSERT_OK(pealMemAlloc(&memory, 2 * total * sizeof(int32_t)));
+      }
+      auto* inputs = static_cast<int32_t*>(memory);
+      int32_t* results = inputs + total;
+      for (size_t i = 0; i < total; ++i) {
+        inputs[i] = static_cast<int32_t>(i) * (rank + 1);
+        results[i] = 7;
+      }
+      const auto negate = [](void* /*user*/, void* sums, void* to, size_t /*first*/, size_t count) {
+        std::transform(static_cast<int32_t*>(sums), static_cast<int32_t*>(sums) + count,
+                       static_cast<int32_t*>(to), [](int32_t sum) { return -sum; });
+      };
+      for (int round = 0; round < 2; ++round) {
+        PEAL_EXPECT_OK(
+            pealReduceApplyGather(inputs, results, counts.data(), pealInt32, negate, nullptr, comm, nullptr));
+        size_t wrong = 0;
+        for (size_t i = 0; i < total; ++i) {
+          wrong += results[i] != -6 * static_cast<int32_t>(i) ? 1 : 0;
+        }
+        EXPECT_EQ(wrong, 0u) << "readable on " << readable;
+      }
+      // One round: a part for each of two peers, and the result.
+      pealCommStats_t stats{};
+      PEAL_EXPECT_OK(pealCommGetStats(comm, &stats));
+      EXPECT_EQ(stats.messages[pealStatAllReduce] == uint64_t{2 * 4}, readable == 0b111)
+          << stats.messages[pealStatAllReduce] << " messages, readable on " << readable;
+      if (isReadable) {
+        PEAL_EXPECT_OK(pealMemFree(memory));
+      }
+    });
+  }
+}
 
 }  // namespace
 }  // namespace peal::test

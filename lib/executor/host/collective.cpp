@@ -10,6 +10,8 @@
 namespace peal {
 namespace {
 
+constexpr size_t kInPlaceChunkBytes = size_t{2} << 20;
+
 Digest digestOf(const Collective& call) {
   Digest digest;
   digest.count = call.count;
@@ -41,6 +43,18 @@ HostPort::Options::Next nextOf(const Collective& call, int size, Store store) {
   return size == 2 ? Next::ToOne : call.choice.ahead == 0 ? Next::ToAll : Next::Unknown;
 }
 
+// How much of its block a rank finishes at once. Ranks meet once a chunk, and each must have a core then; so
+// chunks are large where they can be. That is where nobody stages them: a slot bounds only what goes through
+// it.
+size_t chunkBytesOf(const HostContext& context, const Collective& call, const Blocks& blocks,
+                    HostPort& port) {
+  const bool mayGrow = call.epilogue != nullptr && call.choice.algorithm == Algorithm::TwoShot &&
+                       context.endpoint != nullptr && context.grouping == nullptr &&
+                       blocks.longest() * elementBytes(call.type) > call.choice.chunkBytes;
+  return mayGrow && port.allInPlace(blocks) ? std::max(kInPlaceChunkBytes, call.choice.chunkBytes)
+                                            : call.choice.chunkBytes;
+}
+
 }  // namespace
 
 std::optional<Fault> runCollective(HostContext& context, const Collective& call) {
@@ -67,7 +81,8 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);
   }
-  const size_t chunkCount = std::max<size_t>(1, call.choice.chunkBytes / elementBytes(call.type));
+  const size_t chunkBytes = chunkBytesOf(context, call, blocks, port);
+  const size_t chunkCount = std::max<size_t>(1, chunkBytes / elementBytes(call.type));
   // One also for an empty array: its digest is compared too.
   const size_t rounds = std::max<size_t>(1, (blocks.longest() + chunkCount - 1) / chunkCount);
   const Choice& choice = call.choice;

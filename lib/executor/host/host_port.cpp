@@ -7,10 +7,6 @@
 namespace peal {
 namespace {
 
-// Below this a message is cheaper to copy into a slot than to read in place: a reference costs the sender a
-// wait at the operation's end.
-constexpr size_t kReferenceLeastBytes = 4096;
-
 // With an epilogue sums are made in pieces of this size, on the stack: it finds them in the cache whatever a
 // slot's size, and beside what the result had before.
 constexpr size_t kEpiloguePieceBytes = 16384;

@@ -63,6 +63,10 @@ class HostPort {
   void sumKeep(Chunk c);
   void sumCopy(Chunk c);
 
+  // Whether all ranks hand over all of their blocks in place, parts of `in` and the finished one. One message
+  // of a byte to and from every peer, which counters of messages leave out.
+  bool allInPlace(const Blocks& blocks);
+
   // Waits until no peer reads this rank's buffers any more. The last thing of an operation.
   void drain();
   // The operation's fault, if any. Ends the port's use.
@@ -71,9 +75,14 @@ class HostPort {
  private:
   enum class From { In, Out };
 
+  // Below this a message is cheaper to copy into a slot than to read in place: a reference costs the sender a
+  // wait at the operation's end.
+  static constexpr size_t kReferenceLeastBytes = 4096;
+
   const std::byte* inAt(Chunk c) const { return buffers_.in + (c.offset - buffers_.inStart) * elementBytes_; }
   std::byte* outAt(Chunk c) const { return buffers_.out + (c.offset - buffers_.outStart) * elementBytes_; }
   size_t bytes(Chunk c) const { return c.count * elementBytes_; }
+  bool mayPassInPlace(const Blocks& blocks);
   const std::byte* source(From from, Chunk c) const { return from == From::In ? inAt(c) : outAt(c); }
 
   std::byte* stage(int to, size_t sizeBytes);
