@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/base/clock.h"
+#include "lib/memory/descriptor.h"
 #include "transports/transport.h"
 
 namespace peal {
@@ -19,6 +20,9 @@ namespace peal {
 struct FabricOptions {
   size_t slotBytes = 65536;  // multiple of 64
   int slots = 4;             // messages that may be on their way in one direction of a link
+  // No two ranks of the communicator share a node: no rank has other links, whose slots and bursts its calls
+  // must be cut for as well.
+  bool ranksApart = false;
 };
 
 // Why a link cannot go on, and to whom it leads.
@@ -59,12 +63,26 @@ class FabricFaults {
   std::optional<FabricFault> first_;
 };
 
-// Small messages to the fabric of a peer beside the data: in order, while both live. They arrive at its
-// onControl().
+// A TCP connection to the fabric of a peer: non-blocking, without delay, and both ends know whom they have.
+struct PeerSocket {
+  int peerRank = -1;
+  OwnedFd socket;
+};
+
+// What a fabric may use of the control connections.
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
+  // Small messages to the fabric of a peer beside the data: in order, while both live. They arrive at its
+  // onControl().
   virtual void send(int peerRank, std::span<const std::byte> message) = 0;  // at most 4 KiB
+  // A connection more to each of `peers`, for a fabric whose data travel so. Collective over all ranks of the
+  // exchange; an error on any rank is one on all.
+  virtual Result<std::vector<PeerSocket>> connections(Exchange& /*exchange*/,
+                                                      const std::vector<int>& /*peers*/,
+                                                      Deadline /*deadline*/) {
+    return Error{pealInternalError, "these control connections make no others"};
+  }
 };
 
 class Fabric {
@@ -78,6 +96,10 @@ class Fabric {
   virtual Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
                                Deadline deadline) = 0;
   virtual Link& link(int peerRank) = 0;
+  // As of an endpoint (transport.h), where slots of `asked` bytes were asked for.
+  virtual size_t slotBytes(size_t asked) const { return asked; }
+  virtual int burst() const { return 1; }
+  virtual bool copiesReferences() const { return false; }
 
   // Moves outstanding work on; cheap when there is none.
   virtual void poll() = 0;

@@ -73,6 +73,9 @@ class Link {
   virtual bool released(uint64_t count) = 0;
 
   // ---- incoming ----
+  // Before the next message that is not shown yet: it may be received into `memory`, if it has so many bytes
+  // and is not here yet; Arrival::data is `memory` then. Until the message is released, or withdraw().
+  virtual void expect(std::byte* /*memory*/, size_t /*bytes*/) {}
   // The oldest message not yet released, if one has arrived. Asking again gives the same message. A
   // malformed message is never shown: it becomes the endpoint's fault (progress()).
   virtual bool tryReceive(Arrival& arrival) = 0;
@@ -94,6 +97,12 @@ class Endpoint {
   virtual size_t slotBytes() const = 0;
   // The link to a peer (not to oneself).
   virtual Link& link(int peerRank) = 0;
+  // How many full messages for a peer are best posted one after the other, where each costs much by itself.
+  // All of them find credit if what was posted before has been released.
+  virtual int burst() const { return 1; }
+  // Whether memory posted by reference is copied before long, so that its release waits for no call of the
+  // peer.
+  virtual bool copiesReferences() const { return false; }
 
   // ---- the same bytes to every other rank, staged once ----
   // Memory for one message of at most slotBytes, or nullptr: some link has no credit, or the staging

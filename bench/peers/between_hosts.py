@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """All-reduce between two hosts over TCP: peal beside Open MPI and gloo, in alternation.
 
-    bench/peers/between_hosts.py [--rate 1gbit] [--rounds 9] [--json FILE]
+    bench/peers/between_hosts.py [--rate 1gbit] [--rounds 9] [--real-time] [--json FILE]
 
 The hosts are two network namespaces of this machine (tools/hosts/hosts.py), one rank on each; needs root. At every size
 each round asks every contender for one batch; printed are medians over the rounds, and best peer's time / peal's.
@@ -76,8 +76,9 @@ def entrants(made, build, say):
 class Comparison:
     """The sessions that are left, and each one's times."""
 
-    def __init__(self, say):
+    def __init__(self, say, real_time):
         self.say, self.sessions, self.times = say, [], {}
+        self.priority = " realtime" if real_time else ""
 
     def start(self, contender):
         try:
@@ -111,7 +112,7 @@ class Comparison:
                 calls[session] = max(1, min(20000, int(BATCH_S / float(answer[0]))))
         for _ in range(rounds):
             for session in list(self.sessions):
-                answer = self.ask(session, f"batch {number} {calls[session]}", "batch")
+                answer = self.ask(session, f"batch {number} {calls[session]}{self.priority}", "batch")
                 if answer is not None:
                     times = self.times.setdefault(session.contender.name, {})
                     times.setdefault(size, []).append(float(answer[0]) * 1e6)
@@ -144,6 +145,8 @@ def main():
     parser.add_argument("--rate", help="of each link in each direction, as tc says it: 1gbit; unlimited without")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--most", type=int, default=64 << 20, help="largest size in bytes")
+    parser.add_argument("--only", help="contenders whose names hold one of these, separated by commas; peal always")
+    parser.add_argument("--real-time", action="store_true", help="batches before whatever else the machine runs")
     parser.add_argument("--json", help="write all times here")
     parser.add_argument("--install", action="store_true", help="install Debian's packages of the peers first")
     arguments = parser.parse_args()
@@ -156,11 +159,13 @@ def main():
     if not arguments.no_build:
         contenders.build_peal(build)
     sizes = [size for size in SIZES if size <= arguments.most]
-    comparison = Comparison(say)
+    chosen = [""] if arguments.only is None else ["peal", *arguments.only.split(",")]
+    comparison = Comparison(say, arguments.real_time)
     with hosts.Hosts(2, arguments.rate) as made:
         try:
             for contender in entrants(made, build, say):
-                comparison.start(contender)
+                if any(part in contender.name for part in chosen):
+                    comparison.start(contender)
             for number, size in enumerate(sizes):
                 comparison.measure(number, size, arguments.rounds)
                 say(f"{report.size_text(size)} done, load {os.getloadavg()[0]:.1f}")

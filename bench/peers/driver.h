@@ -3,7 +3,7 @@
 //
 // Rank 0 reads a command per line and answers with a line; every rank obeys:
 //   case ID COLLECTIVE TYPE BYTES   ok SECONDS-PER-CALL | absent REASON | wrong ELEMENTS
-//   batch ID CALLS                  batch SECONDS-PER-CALL SWITCHES PROBE-NS-BEFORE PROBE-NS-AFTER
+//   batch ID CALLS [realtime]       batch SECONDS-PER-CALL SWITCHES PROBE-NS-BEFORE PROBE-NS-AFTER
 //   end ID                          end WRONG-ELEMENTS
 //   quit
 // The time of a batch is the mean over its calls on the rank that took longest. The end of the socket is

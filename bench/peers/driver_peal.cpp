@@ -1,5 +1,5 @@
-// peal as a contender: driver_peal registered|plain CONTROL SOCKET, one process per rank, which finds its
-// rank by PEAL_RANK and so on. Public API only. Started by bench/peers/run.
+// peal as a contender: driver_peal registered|plain|in-place CONTROL SOCKET, one process per rank, which
+// finds its rank by PEAL_RANK and so on. Public API only. Started by bench/peers/run.
 #include <peal/peal.h>
 
 #include <map>
@@ -32,7 +32,8 @@ pealDataType_t typeOf(Type type) {
 
 class PealPeer : public Peer {
  public:
-  PealPeer(pealComm_t comm, bool isRegistered) : comm_(comm), isRegistered_(isRegistered) {}
+  PealPeer(pealComm_t comm, std::string_view mode)
+      : comm_(comm), isRegistered_(mode == "registered"), isInPlace_(mode == "in-place") {}
 
   void* allocate(size_t bytes) override {
     if (!isRegistered_) {
@@ -57,7 +58,10 @@ class PealPeer : public Peer {
   }
 
   Call prepare(const Case& what, void* send, void* recv) override {
-    return {[this, what, send, recv] { run(what, send, recv); }, "", false};
+    if (isInPlace_ && what.collective != Collective::AllReduce) {
+      return {{}, "only all-reduce is measured in place", false};
+    }
+    return {[this, what, from = isInPlace_ ? recv : send, recv] { run(what, from, recv); }, "", isInPlace_};
   }
 
  private:
@@ -103,15 +107,16 @@ class PealPeer : public Peer {
 
   pealComm_t comm_;
   const bool isRegistered_;
+  const bool isInPlace_;
   std::map<void*, void*> handles_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view memory = argc == 4 ? argv[1] : "";
-  if (memory != "registered" && memory != "plain") {
-    std::fprintf(stderr, "usage: driver_peal registered|plain CONTROL SOCKET\n");
+  const std::string_view mode = argc == 4 ? argv[1] : "";
+  if (mode != "registered" && mode != "plain" && mode != "in-place") {
+    std::fprintf(stderr, "usage: driver_peal registered|plain|in-place CONTROL SOCKET\n");
     return 2;
   }
   dieWithParent();
@@ -121,7 +126,7 @@ int main(int argc, char** argv) {
   check(pealCommUserRank(comm, &rank), "pealCommUserRank");
   check(pealCommCount(comm, &size), "pealCommCount");
   Ranks ranks(mapControl(argv[2]), rank, size);
-  PealPeer peer(comm, memory == "registered");
+  PealPeer peer(comm, mode);
   const int code = serve(peer, ranks, argv[3]);
   check(pealCommDestroy(comm), "pealCommDestroy");
   return code;

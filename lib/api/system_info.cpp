@@ -134,9 +134,10 @@ std::string systemInfoJson() {
                  allowedCpus());
   fmt::format_to(out, "  \"devices\": [\n    {},\n    {}\n  ],\n", partJson("host", true, "host memory"),
                  partJson("cuda", devices.count > 0, utf8(cudaText(devices))));
-  fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {}\n  ],\n",
+  fmt::format_to(out, "  \"transports\": [\n    {},\n    {},\n    {},\n    {},\n    {}\n  ],\n",
                  partJson("shm", shm.available, utf8(shm.reason + "; " + shm.crossReadReason)),
                  partJson("cuda_ipc", devices.count > 0, utf8(cudaText(devices))), verbsJson(),
+                 partJson("tcp", true, "the system's sockets, between nodes"),
                  partJson("ucx", ucx.available, utf8(ucx.reason)));
   fmt::format_to(out, "  \"discovery\": [\n    {}\n  ],\n",
                  partJson("hwloc", hwloc.available, utf8(hwloc.reason)));

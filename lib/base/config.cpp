@@ -68,8 +68,8 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},
     {Knob::DeviceBufferBytes, "PEAL_DEVICE_BUFFER_BYTES", KnobType::Integer, "33554432", 65536,
      int64_t{1} << 34, "", "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
-    {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|ucx|verbs",
-     "What carries messages between nodes; auto takes the first that every rank can use: verbs, then ucx.",
+    {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|tcp|ucx|verbs",
+     "What carries messages between nodes; auto takes the first that every rank can use: verbs, tcp, ucx.",
      false},
     {Knob::HostId, "PEAL_HOST_ID", KnobType::Text, "", 0, 0, "",
      "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "

@@ -23,6 +23,7 @@ class Socket {
   }
   ~Socket() { close(); }
   int fd() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }  // the caller's to close from then on
   void close();
   // Ends the connection or the listening for every process that holds a copy (a forked child does).
   void shutdownAndClose();

@@ -93,6 +93,7 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .forced = configuration()->text(Knob::Algorithm),
           .nodes = context_.grouping,
           .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
+          .burst = endpoint_ != nullptr ? endpoint_->burst() : 1,
           .links = links_ ? &*links_ : nullptr};
 }
 
@@ -158,6 +159,8 @@ Result<Choice> Communicator::chosenWithEpilogue(TunerQuestion question) {
     choice->algorithm = Algorithm::TwoShot;
   }
   choice->ahead = stagesAhead(choice->algorithm, question.slots);
+  // Stages that run ahead of each other have slots for a message each, not for a burst.
+  choice->chunkBytes = std::min(choice->chunkBytes, question.slotBytes);
   return choice;
 }
 

@@ -7,6 +7,7 @@
 #include "lib/comm/routed.h"
 #include "transports/network/vote.h"
 #include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
 #include "transports/ucx/ucx.h"
 #include "transports/verbs/verbs.h"
 
@@ -61,6 +62,10 @@ Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options
   return openUcx(options, ucx);
 }
 
+Result<std::unique_ptr<Fabric>> openLargeTcp(const FabricOptions& options) {
+  return openTcp(tcpOptions(options));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Endpoint>> connectNode(Exchange& exchange, const Secret& secret,
@@ -86,7 +91,9 @@ Result<std::unique_ptr<Endpoint>> connectNode(Exchange& exchange, const Secret& 
 Result<std::unique_ptr<NetworkEndpoint>> connectNodes(Exchange& exchange, const Secret& secret,
                                                       const Grouping& grouping,
                                                       const HostLinkOptions& options) {
-  NetworkOptions network{.fabric = {.slotBytes = options.slotBytes, .slots = options.slots},
+  NetworkOptions network{.fabric = {.slotBytes = options.slotBytes,
+                                    .slots = options.slots,
+                                    .ranksApart = grouping.nodes == exchange.size()},
                          .peers = {},
                          .interfaces = options.interfaces,
                          .deadline = options.deadline};
@@ -120,7 +127,8 @@ Result<std::unique_ptr<Endpoint>> connectHosts(Exchange& exchange, const Secret&
 }
 
 std::vector<FabricCandidate> configuredFabrics() {
-  const std::vector<FabricCandidate> all{{"verbs", openVerbs}, {"ucx", openUcxOnInterfaces}};
+  const std::vector<FabricCandidate> all{
+      {"verbs", openVerbs}, {"tcp", openLargeTcp}, {"ucx", openUcxOnInterfaces}};
   const std::string& wanted = configuration()->text(Knob::Transport);
   std::vector<FabricCandidate> allowed;
   for (const FabricCandidate& one : all) {

@@ -68,6 +68,17 @@ Blocks blocksFor(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
   return {bytes, traitsOf(algorithm, nodes).cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
 }
 
+// What a rank reads to add it up, in its cache: measured at 24 to 30 GB/s (docs/BENCH.md). Counted where a
+// rank adds more than its share, which all others do in the time that their bytes take on the wire.
+constexpr double kSumUsPerByte = 1.0 / 30000;
+
+double sumUs(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
+  const double terms = algorithm == AlgorithmId::OneShotAllReduce    ? nodes.ranks - 1
+                       : algorithm == AlgorithmId::DoublingAllReduce ? logBelow(nodes.nodes)
+                                                                     : 0;
+  return terms * static_cast<double>(bytes) * kSumUsPerByte;
+}
+
 bool isChain(AlgorithmId algorithm) {
   return algorithm == AlgorithmId::RingBroadcast || algorithm == AlgorithmId::RingReduce ||
          algorithm == AlgorithmId::HierarchicalBroadcast || algorithm == AlgorithmId::HierarchicalReduce;
@@ -137,7 +148,7 @@ double Prediction::us(const Choice& choice, const LinkTable& links) const {
   const double gapsUs =
       load_.insideMessages * links.inside.gapUs + load_.betweenMessages * links.between.gapUs;
   const double insideUs = load_.insideBytes * links.inside.usPerByte;
-  const double betweenUs = load_.betweenBytes * links.between.usPerByte;
+  const double betweenUs = load_.betweenBytes * links.between.usPerByte + sumUs(algorithm_, nodes_, bytes_);
   if (stallsEveryRound(algorithm_, choice.ahead)) {
     return rounds * (latencyUs + gapsUs) + insideUs + betweenUs;
   }

@@ -69,7 +69,7 @@ Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
 
 // As far ahead as the slots allow (cost.h: traitsOf).
 int aheadOf(Algorithm algorithm, const TunerQuestion& question) {
-  if (algorithm == Algorithm::TwoShot && question.size == 2) {
+  if (algorithm == Algorithm::TwoShot && question.size == 2 && question.burst == 1) {
     // With one peer, rounds that run ahead cost nothing, and the ranks meet less often.
     return stagesAhead(algorithm, question.slots);
   }
@@ -92,7 +92,10 @@ namespace {
 Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {
   Choice choice;
   choice.algorithm = algorithm;
-  choice.chunkBytes = question.slotBytes;
+  // Of direct algorithms a rank's next message waits for none of its last ones.
+  const int together =
+      algorithm == Algorithm::OneShot || algorithm == Algorithm::TwoShot ? question.burst : 1;
+  choice.chunkBytes = question.slotBytes * static_cast<size_t>(together);
   choice.ahead = aheadOf(algorithm, question);
   return choice;
 }
@@ -134,11 +137,12 @@ std::vector<Candidate> candidates(const TunerQuestion& question) {
     const Grouping apart = Grouping::apart(question.size);
     const Prediction prediction(id, flatTree ? apart : nodes, question.bytes);
     const size_t least = std::min(question.slotBytes, kLeastChunkBytes);
-    for (size_t chunk = question.slotBytes; chunk >= least && chunk > 0; chunk /= 2) {
+    const size_t most = best.choice.chunkBytes;
+    for (size_t chunk = most; chunk >= least && chunk > 0; chunk /= 2) {
       Choice choice = best.choice;
       choice.chunkBytes = chunk;
       const double us = prediction.us(choice, links);
-      if (chunk == question.slotBytes || us < best.us) {
+      if (chunk == most || us < best.us) {
         best.us = us;
         best.choice = choice;
       }

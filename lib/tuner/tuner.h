@@ -29,6 +29,7 @@ struct TunerQuestion {
   size_t oneShotMostBytes = 0;       // of the array, times the ranks; 0: as on the host
   const Grouping* nodes = nullptr;   // nullptr: one node
   int slots = 2;                     // of a link
+  int burst = 1;                     // full messages that are best posted together (Endpoint::burst)
   const LinkTable* links = nullptr;  // where there are several nodes
 };
 

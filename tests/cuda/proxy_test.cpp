@@ -1,6 +1,9 @@
 // Kernel, proxy, link, proxy, kernel: real collectives between ranks that no mapping joins, over links that
 // are slow, get stuck or lie.
+#include <array>
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "tests/cuda/proxy_ranks.h"
 
@@ -389,6 +392,57 @@ TEST(Proxy, CloseSaysThatAPeerHasNotTakenWhatWasSent) {
       ASSERT_FALSE(closed);
       EXPECT_EQ(closed.error().code, pealTimeout);
     }
+    self.meet();
+  });
+}
+
+// An endpoint whose end waits for its peers, as a network's does.
+class LingeringEndpoint final : public OddEndpoint {
+ public:
+  struct End {
+    std::atomic<bool> begun{false};  // its destructor runs
+    std::atomic<bool> may{false};    // and may return: what the test has done before is done
+  };
+  LingeringEndpoint(std::unique_ptr<Endpoint> inner, int rank, int size, End& end)
+      : OddEndpoint(std::move(inner), rank, size, {}), end_(end) {}
+  LingeringEndpoint(const LingeringEndpoint&) = delete;
+  LingeringEndpoint& operator=(const LingeringEndpoint&) = delete;
+  ~LingeringEndpoint() override {
+    end_.begun = true;
+    const Deadline deadline = Deadline::afterMs(kLimitMs);
+    while (!end_.may && !deadline.passed()) {
+      std::this_thread::yield();
+    }
+    EXPECT_FALSE(deadline.passed()) << "somebody waited for the end of the network";
+  }
+
+ private:
+  End& end_;
+};
+
+TEST(Proxy, NobodyWaitsForTheEndOfItsNetwork) {
+  std::array<LingeringEndpoint::End, 2> ends;
+  ProxyTest test{.ranks = 2};
+  test.wrap = [&ends](int rank, std::unique_ptr<Endpoint> inner) -> std::unique_ptr<Endpoint> {
+    return std::make_unique<LingeringEndpoint>(std::move(inner), rank, 2, ends[static_cast<size_t>(rank)]);
+  };
+  runProxyRanks(test, [&ends](ProxyRank& self) {
+    LingeringEndpoint::End& end = ends[static_cast<size_t>(self.rank())];
+    EXPECT_TRUE(self.proxy().close(Deadline::afterMs(kLimitMs)));
+    std::thread ending([&self] { self.proxy().end(); });
+    const Deadline deadline = Deadline::afterMs(kLimitMs);
+    while (!end.begun && !deadline.passed()) {
+      std::this_thread::yield();
+    }
+    EXPECT_FALSE(self.proxy().fault());
+    self.proxy().stop(self.rank(), "too late to tell anybody");
+    ASSERT_TRUE(self.proxy().fault());
+    EXPECT_EQ(self.proxy().fault()->error.message, "too late to tell anybody");
+    // Kernels may still look at the boxes.
+    std::atomic_ref(*reinterpret_cast<uint8_t*>(self.proxy().boxes().data())).store(1);
+    end.may = true;
+    ending.join();
+    self.proxy().end();  // once more does nothing
     self.meet();
   });
 }

@@ -60,6 +60,15 @@ class Collectives(HostsTest):
         for per_host in [(2, 2), (3, 1)]:
             self.check_layout(per_host, "robin")
 
+    def test_by_each_network(self):
+        for network in ("tcp", "ucx"):
+            with self.subTest(network), Hosts(2) as made:
+                done = run_ranks(made, (2, 1), [bench("all_reduce"), "-b", "8", "-e", "2M", "-f", "64", "-n", "2"],
+                                 PEAL_TRANSPORT=network)
+                if network == "ucx" and re.search(r"ucx: .*(without UCX|libucp)", done[0].stderr):
+                    self.skipTest(done[0].stderr)
+                self.assert_right(done)
+
     def test_low_precision_and_deterministic(self):
         with Hosts(2) as made:
             for environment in ({}, {"PEAL_DETERMINISTIC": "1"}):
@@ -110,6 +119,23 @@ class Launchers(HostsTest):
                 out, err = rank.communicate(timeout=LIMIT_S)
                 done.append(subprocess.CompletedProcess([], rank.returncode, out, err))
             self.assert_right(done)
+
+    def test_torchrun(self):
+        if hosts.shutil.which("torchrun") is None:
+            self.skipTest("torchrun is not installed (Debian package python3-torch)")
+        # What it writes to its error output is kept and shown: without these two Debian's version fails by itself.
+        command = ["torchrun", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint",
+                   "host0:29500", "-r", "2", "-t", "2", "--no_python", bench("all_reduce"), *self.COMMAND]
+        with Hosts(2) as made, tempfile.TemporaryDirectory() as folder:
+            agents = [made.start(host, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, env=clean_environment(TMPDIR=folder)) for host in range(2)]
+            said = [agent.communicate(timeout=LIMIT_S) for agent in agents]
+            self.assertEqual([agent.returncode for agent in agents], [0, 0], said)
+            # torchrun says which of its agents has rank 0.
+            out = said[0][0] + said[1][0]
+            self.assertRegex(out, r"Out of bounds values : 0 OK")
+            self.assertRegex(out, r"on +host0 ")
+            self.assertRegex(out, r"on +host1 ")
 
     def test_torchruns_variables(self):
         self.check_variables(lambda rank, host, local: {

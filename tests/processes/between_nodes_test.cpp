@@ -1,12 +1,15 @@
 // Communicators over several nodes, through the public API. PEAL_HOST_ID makes processes of this machine
-// count as being on different nodes; between those, messages go over UCX.
+// count as being on different nodes; between those, messages go over TCP.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 
+#include "peal/adamw.h"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -74,15 +77,37 @@ void expectCollectivesRight(pealComm_t comm, int rank, int size) {
   PEAL_ASSERT_OK(pealBarrier(comm, nullptr));
 }
 
+// Many rounds that run ahead of each other, through slots that are few beside them.
+void expectFusedStepRight(pealComm_t comm, int rank, int size) {
+  constexpr size_t kMost = 1000003;
+  std::vector<int32_t> data(kMost);
+  std::iota(data.begin(), data.end(), rank);
+  std::vector<size_t> counts(static_cast<size_t>(size), kMost / static_cast<size_t>(size));
+  counts.back() += kMost % static_cast<size_t>(size);
+  const auto negate = [](void* /*user*/, void* sums, void* to, size_t /*first*/, size_t count) {
+    std::transform(static_cast<int32_t*>(sums), static_cast<int32_t*>(sums) + count,
+                   static_cast<int32_t*>(to), std::negate<>());
+  };
+  std::vector<int32_t> results(kMost);
+  PEAL_ASSERT_OK(pealReduceApplyGather(data.data(), results.data(), counts.data(), pealInt32, negate, nullptr,
+                                       comm, nullptr));
+  for (size_t i = 0; i < kMost; ++i) {
+    ASSERT_EQ(results[i], -(static_cast<int32_t>(i) * size + size * (size - 1) / 2)) << i;
+  }
+}
+
 class OnNodes : public ::testing::TestWithParam<Nodes> {};
 
 TEST_P(OnNodes, EveryCollectiveIsRight) {
   const int size = static_cast<int>(GetParam().size());
-  runOnNodes(GetParam(), [&](pealComm_t comm, int rank) { expectCollectivesRight(comm, rank, size); });
+  runOnNodes(GetParam(), [&](pealComm_t comm, int rank) {
+    expectCollectivesRight(comm, rank, size);
+    expectFusedStepRight(comm, rank, size);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Arrangements, OnNodes,
-                         ::testing::Values(Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 0, 1},
+                         ::testing::Values(Nodes{0, 1}, Nodes{0, 1, 2}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 0, 1},
                                            Nodes{0, 1, 1, 1}, Nodes{0, 1, 2, 0, 1}),
                          [](const auto& row) {
                            std::string name;
@@ -133,7 +158,7 @@ TEST(Nodes, ACommunicatorLeavesNothingBehind) {
       PEAL_ASSERT_OK(pealBarrier(child, nullptr));
       PEAL_ASSERT_OK(pealCommDestroy(child));
       PEAL_ASSERT_OK(pealBarrier(comm, nullptr));
-      if (turn == 0) {  // UCX keeps some for the process
+      if (turn == 0) {  // some are kept for the process
         threads = entriesOf("/proc/self/task");
         descriptors = entriesOf("/proc/self/fd");
       }

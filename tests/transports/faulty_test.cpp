@@ -11,7 +11,7 @@ Transport withPlan(RanksAre ranksAre, int misbehavingRank, const FaultPlan& plan
   return {"faulty", ranksAre,
           [=](Exchange& exchange, const TransportOptions& options) {
             const bool behaves = exchange.rank() != misbehavingRank;
-            return connectOver(faultyLoopback(behaves ? FaultPlan{} : plan), exchange, options);
+            return connectOver(faultyTcp(behaves ? FaultPlan{} : plan), exchange, options);
           },
           true};
 }

@@ -15,10 +15,10 @@
 #include "lib/comm/host_links.h"
 #include "tests/support/exchange.h"
 #include "tests/support/processes.h"
-#include "tests/transports/loopback_fabric.h"
 #include "transports/faulty/faulty.h"
 #include "transports/network/network.h"
 #include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
 #include "transports/transport.h"
 
 namespace peal::test {
@@ -92,9 +92,9 @@ inline Result<std::unique_ptr<Endpoint>> connectRouted(const FabricCandidate& fa
 // tests/rdma/rows_real.cpp.
 std::vector<Transport> moreTransports();
 
-inline FabricCandidate faultyLoopback(const FaultPlan& plan) {
+inline FabricCandidate faultyTcp(const FaultPlan& plan) {
   return {"faulty", [plan](const FabricOptions& options) -> Result<std::unique_ptr<Fabric>> {
-            Result<std::unique_ptr<Fabric>> inner = openLoopback(options);
+            Result<std::unique_ptr<Fabric>> inner = openTcp(options);
             return inner ? makeFaulty(std::move(*inner), plan) : std::move(inner);
           }};
 }
@@ -105,13 +105,13 @@ inline std::vector<Transport> allTransports() {
                                  Deadline::afterMs(kTestLimitMs / 2)});
   };
   const auto network = [](Exchange& exchange, const TransportOptions& options) {
-    return connectOver({"loopback", openLoopback}, exchange, options);
+    return connectOver({"tcp", openTcp}, exchange, options);
   };
   const auto routed = [](Exchange& exchange, const TransportOptions& options) {
-    return connectRouted({"loopback", openLoopback}, exchange, options);
+    return connectRouted({"tcp", openTcp}, exchange, options);
   };
   const auto faulty = [](Exchange& exchange, const TransportOptions& options) {
-    return connectOver(faultyLoopback({.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9}),
+    return connectOver(faultyTcp({.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9}),
                        exchange, options);
   };
   std::vector<Transport> rows{{"shm_threads", RanksAre::Threads, shm},

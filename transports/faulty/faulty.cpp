@@ -190,6 +190,8 @@ class FaultyFabric final : public Fabric {
     station_.plan = plan;
   }
   const char* name() const override { return name_.c_str(); }
+  size_t slotBytes(size_t asked) const override { return inner_->slotBytes(asked); }
+  int burst() const override { return inner_->burst(); }
   Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
                        Deadline deadline) override {
     PEAL_TRY(inner_->connect(exchange, peers, control, deadline));

@@ -37,7 +37,7 @@ Network::Network(int rank, int size, const NetworkOptions& options, std::unique_
     : rank_(rank),
       pid_(getpid()),
       peers_(options.peers),
-      slotBytes_(options.fabric.slotBytes),
+      slotBytes_(fabric->slotBytes(options.fabric.slotBytes)),
       bell_(std::move(bell)),
       mesh_(std::move(mesh)),
       fabric_(std::move(fabric)),

@@ -28,6 +28,8 @@ class Network final : public NetworkEndpoint, private ForkListener {
 
   const char* name() const override { return fabric_->name(); }
   size_t slotBytes() const override { return slotBytes_; }
+  int burst() const override { return fabric_->burst(); }
+  bool copiesReferences() const override { return fabric_->copiesReferences(); }
   Link& link(int peerRank) override { return *links_.at(static_cast<size_t>(peerRank)); }
   std::byte* tryStageAll(size_t bytes) override;
   void postAll(size_t bytes, const Digest& digest) override;

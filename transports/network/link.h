@@ -36,6 +36,11 @@ class CountedLink final : public Link {
   bool drained() override { return !closed() && inner_.drained(); }
   uint64_t posted() const override { return inner_.posted(); }
   bool released(uint64_t count) override { return !closed() && inner_.released(count); }
+  void expect(std::byte* memory, size_t bytes) override {
+    if (!closed()) {
+      inner_.expect(memory, bytes);
+    }
+  }
   bool tryReceive(Arrival& arrival) override {
     if (closed() || !inner_.tryReceive(arrival)) {
       return false;

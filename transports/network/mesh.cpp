@@ -38,8 +38,8 @@ Mesh::Peer::Peer(Connection connection)
       writer(connection.sendKey),
       reader(connection.receiveKey, kBodyMostBytes) {}
 
-Mesh::Mesh(int size, std::vector<Connection> connections, Bell& bell)
-    : bell_(bell), peers_(static_cast<size_t>(size)) {
+Mesh::Mesh(int size, std::vector<Connection> connections, Bell& bell, Meet meetAgain)
+    : bell_(bell), meetAgain_(std::move(meetAgain)), peers_(static_cast<size_t>(size)) {
   for (Connection& connection : connections) {
     const auto rank = static_cast<size_t>(connection.peerRank);
     peers_[rank] = std::make_unique<Peer>(std::move(connection));
@@ -83,6 +83,22 @@ Result<void> Mesh::start() {
                                               refusal)};
   }
   return {};
+}
+
+Result<std::vector<PeerSocket>> Mesh::connections(Exchange& exchange, const std::vector<int>& peers,
+                                                  Deadline deadline) {
+  if (!meetAgain_) {
+    return ControlPlane::connections(exchange, peers, deadline);
+  }
+  Result<std::vector<Connection>> met = meetAgain_(exchange, peers, deadline);
+  if (!met) {
+    return met.error();
+  }
+  std::vector<PeerSocket> sockets;
+  for (Connection& connection : *met) {
+    sockets.push_back({connection.peerRank, OwnedFd(connection.socket.release())});
+  }
+  return sockets;
 }
 
 Mesh::~Mesh() {

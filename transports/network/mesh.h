@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,13 +38,19 @@ struct Mail {
 
 class Mesh final : public ControlPlane {
  public:
-  Mesh(int size, std::vector<Connection> connections, Bell& bell);
+  // How the same ranks meet once more (meetPeers), for connections().
+  using Meet =
+      std::function<Result<std::vector<Connection>>(Exchange&, const std::vector<int>& peers, Deadline)>;
+
+  Mesh(int size, std::vector<Connection> connections, Bell& bell, Meet meetAgain = {});
   // Gives a farewell that is still on its way a moment, and ends the thread.
   ~Mesh() override;
   // Starts serving. An error: no thread, or no descriptors.
   Result<void> start();
 
   void send(int peerRank, std::span<const std::byte> message) override;
+  Result<std::vector<PeerSocket>> connections(Exchange& exchange, const std::vector<int>& peers,
+                                              Deadline deadline) override;
   bool haveMail() const { return haveMail_.load(std::memory_order_acquire); }  // pairs with take()
   std::vector<Mail> takeMail();
 
@@ -94,6 +101,7 @@ class Mesh final : public ControlPlane {
   void end(Peer& peer, std::string how);
 
   Bell& bell_;
+  const Meet meetAgain_;
   std::mutex mutex_;                          // guards all below that is no atomic
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr: none
   std::deque<Mail> mail_;

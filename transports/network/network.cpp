@@ -45,13 +45,16 @@ Result<std::unique_ptr<NetworkEndpoint>> connectNetwork(Exchange& exchange,
                                                         const std::array<uint8_t, 32>& secret,
                                                         const std::vector<FabricCandidate>& candidates,
                                                         const NetworkOptions& options) {
-  Result<std::vector<network::Connection>> met =
-      network::meetPeers(exchange, secret, {options.peers, options.interfaces, options.deadline});
+  const auto meet = [secret, interfaces = options.interfaces](Exchange& ranks, const std::vector<int>& peers,
+                                                              Deadline deadline) {
+    return network::meetPeers(ranks, secret, {peers, interfaces, deadline});
+  };
+  Result<std::vector<network::Connection>> met = meet(exchange, options.peers, options.deadline);
   if (!met) {
     return met.error();
   }
   auto bell = std::make_unique<network::Bell>();
-  auto mesh = std::make_unique<network::Mesh>(exchange.size(), std::move(*met), *bell);
+  auto mesh = std::make_unique<network::Mesh>(exchange.size(), std::move(*met), *bell, meet);
   PEAL_TRY(agree(exchange, mesh->start()));
   Result<std::unique_ptr<Fabric>> fabric = chooseFabric(exchange, *mesh, candidates, options);
   if (!fabric) {

@@ -69,11 +69,14 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
   const HostBuffers buffers = buffersOf(call, blocks, context.rank);
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
-  const Store store = storeFor(arrayBytes);
+  // In place over a network the results' lines have just been read, and are not read in place by anybody.
+  const bool hasRead = context.polled != nullptr && call.send == call.recv;
+  const Store store = hasRead ? Store::Cached : storeFor(arrayBytes);
   const bool allReduce = call.kind == pealStatAllReduce;
   const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
   HostPort port(context, digest, call.type, call.op, buffers,
-                {.referenceAll = !(allReduce && call.send == call.recv),
+                {.referenceAll = !(allReduce && call.send == call.recv) ||
+                                 (context.endpoint != nullptr && context.endpoint->copiesReferences()),
                  .lend = allReduce && twoShot,
                  .next = nextOf(call, context.size, store),
                  .store = store,

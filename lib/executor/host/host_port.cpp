@@ -180,16 +180,31 @@ void HostPort::sendAllFrom(Chunk c, From from) {
   }
 }
 
-void HostPort::send(int to, Chunk c) { sendFrom(to, c, From::In); }
+template <class Each>
+void HostPort::inSlices(Chunk c, Each&& each) {
+  const size_t slice = context_.endpoint->slotBytes() / elementBytes_;
+  size_t done = 0;
+  do {  // also for no elements
+    const size_t count = std::min(slice, c.count - done);
+    each(Chunk{c.offset + done, count});
+    done += count;
+  } while (done < c.count && !waiter_.failed());
+}
+
+void HostPort::send(int to, Chunk c) {
+  inSlices(c, [&](Chunk slice) { sendFrom(to, slice, From::In); });
+}
 void HostPort::sendOut(int to, Chunk c) {
   if (stagedAhead_) {
     stagedAhead_ = false;
     post(to, bytes(c));
   } else if (landings_ == 0 || !sendLanded(to, c)) {
-    sendFrom(to, c, From::Out);
+    inSlices(c, [&](Chunk slice) { sendFrom(to, slice, From::Out); });
   }
 }
-void HostPort::sendAll(Chunk c) { sendAllFrom(c, From::In); }
+void HostPort::sendAll(Chunk c) {
+  inSlices(c, [&](Chunk slice) { sendAllFrom(slice, From::In); });
+}
 void HostPort::sendOutAll(Chunk c) {
   if (stagedAhead_ && options_.next == Options::Next::ToAll) {
     stagedAhead_ = false;
@@ -197,7 +212,7 @@ void HostPort::sendOutAll(Chunk c) {
     return;
   }
   if (landings_ == 0 && !stagedAhead_) {
-    sendAllFrom(c, From::Out);
+    inSlices(c, [&](Chunk slice) { sendAllFrom(slice, From::Out); });
     return;
   }
   for (int step = 1; step < size(); ++step) {
@@ -230,14 +245,35 @@ void HostPort::copySend(int to, Chunk c) {
 // ---- receiving ----------------------------------------------------------------------------------------
 
 void HostPort::recv(int from, Chunk c) {
+  inSlices(c, [&](Chunk slice) { recvSlice(from, slice); });
+}
+
+void HostPort::recvSlice(int from, Chunk c) {
   Arrival arrival;
-  if (receive(from, bytes(c), arrival, true)) {
-    if (!arrival.landed) {
-      awaitReaders(outAt(c), bytes(c));
-      copyBytes(outAt(c), arrival.data, bytes(c), options_.store);
-    }
-    context_.endpoint->link(from).release();
+  Link& link = context_.endpoint->link(from);
+  const bool expects = context_.polled != nullptr && !isRead(outAt(c), bytes(c));
+  if (expects) {
+    link.expect(outAt(c), bytes(c));
   }
+  if (!receive(from, bytes(c), arrival, true)) {
+    return;
+  }
+  if (!arrival.landed && !(expects && arrival.data == outAt(c))) {
+    awaitReaders(outAt(c), bytes(c));
+    copyBytes(outAt(c), arrival.data, bytes(c), options_.store);
+  }
+  link.release();
+}
+
+// Whether a peer may still read a part of that memory in place.
+bool HostPort::isRead(const std::byte* begin, size_t sizeBytes) const {
+  const auto overlaps = [&](const HostContext::Reference& reference) {
+    return reference.begin < begin + sizeBytes && begin < reference.end;
+  };
+  return std::any_of(context_.references.begin(), context_.references.end(),
+                     [&](const HostContext::OpenReferences& open) {
+                       return open.any && std::any_of(open.ring.begin(), open.ring.end(), overlaps);
+                     });
 }
 
 void HostPort::recvCopySend(int from, int to, Chunk c) {
@@ -394,6 +430,10 @@ void HostPort::recvReduceCopySend(int from, int to, Chunk c) {
 }
 
 void HostPort::recvReduceAll(Chunk c) {
+  inSlices(c, [&](Chunk slice) { recvReduceSlice(slice); });
+}
+
+void HostPort::recvReduceSlice(Chunk c) {
   for (int step = 1; step < size(); ++step) {
     const int from = (rank() + step) % size();
     Arrival& arrival = context_.arrivals[static_cast<size_t>(from)];
@@ -421,6 +461,9 @@ void HostPort::recvReduceAll(Chunk c) {
 
 void HostPort::copy(Chunk c) {
   if (c.count > 0 && inAt(c) != outAt(c) && !waiter_.failed()) {
+    if (context_.polled != nullptr) {
+      context_.polled->poll();  // what was posted goes on meanwhile
+    }
     awaitReaders(outAt(c), bytes(c));
     copyBytes(outAt(c), inAt(c), bytes(c), options_.store);
   }

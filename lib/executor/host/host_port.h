@@ -42,6 +42,7 @@ class HostPort {
   int rank() const { return context_.rank; }
   int size() const { return context_.size; }
 
+  // send, recv, sendAll and recvReduceAll hand over a chunk longer than a slot in slices of a slot.
   void send(int to, Chunk c);
   void copySend(int to, Chunk c);
   void sendOut(int to, Chunk c);
@@ -85,6 +86,10 @@ class HostPort {
   bool mayPassInPlace(const Blocks& blocks);
   const std::byte* source(From from, Chunk c) const { return from == From::In ? inAt(c) : outAt(c); }
 
+  template <class Each>
+  void inSlices(Chunk c, Each&& each);
+  void recvSlice(int from, Chunk c);
+  void recvReduceSlice(Chunk c);
   std::byte* stage(int to, size_t sizeBytes);
   void post(int to, size_t sizeBytes);
   void postAll(size_t sizeBytes);
@@ -95,6 +100,7 @@ class HostPort {
   void sendAllFrom(Chunk c, From from);
   bool sendReference(int to, const std::byte* data, size_t sizeBytes);
   bool mayReference(const std::byte* data, size_t sizeBytes, From from) const;
+  bool isRead(const std::byte* begin, size_t sizeBytes) const;
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
   void produce(std::byte* to, Chunk c, From from);
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);

@@ -5,13 +5,13 @@
 #include <thread>
 
 #include "tests/support/exchange.h"
-#include "tests/transports/loopback_fabric.h"
 #include "transports/network/network.h"
+#include "transports/tcp/tcp.h"
 
 namespace peal::test {
 namespace {
 
-// A loopback fabric that cannot connect on one rank.
+// A fabric over TCP that cannot connect on one rank.
 class Unconnectable final : public Fabric {
  public:
   Unconnectable(std::unique_ptr<Fabric> inner, int failingRank)
@@ -72,30 +72,30 @@ FabricCandidate missing(const char* name, const char* why) {
 FabricCandidate unconnectable(int failingRank) {
   return {"unconnectable", [failingRank](const FabricOptions& options) {
             return Result<std::unique_ptr<Fabric>>(
-                std::make_unique<Unconnectable>(std::move(*openLoopback(options)), failingRank));
+                std::make_unique<Unconnectable>(std::move(*openTcp(options)), failingRank));
           }};
 }
 
 TEST(Choice, AFabricThatOneRankLacksServesNobody) {
   const std::vector<std::string> outcome = choose(3, [](int rank) {
     return std::vector<FabricCandidate>{
-        rank == 1 ? missing("fast", "no such device here") : FabricCandidate{"fast", openLoopback},
-        {"loopback", openLoopback}};
+        rank == 1 ? missing("fast", "no such device here") : FabricCandidate{"fast", openTcp},
+        {"tcp", openTcp}};
   });
-  EXPECT_EQ(outcome, std::vector<std::string>(3, "loopback"));
+  EXPECT_EQ(outcome, std::vector<std::string>(3, "tcp"));
 }
 
 TEST(Choice, AfterAFailedConnectAllTakeTheNext) {
   const std::vector<std::string> outcome = choose(3, [](int) {
-    return std::vector<FabricCandidate>{unconnectable(2), {"loopback", openLoopback}};
+    return std::vector<FabricCandidate>{unconnectable(2), {"tcp", openTcp}};
   });
-  EXPECT_EQ(outcome, std::vector<std::string>(3, "loopback"));
+  EXPECT_EQ(outcome, std::vector<std::string>(3, "tcp"));
 }
 
 TEST(Choice, TheErrorSaysWhatWasTriedAndWhyItFailedAndWhere) {
   const std::vector<std::string> outcome = choose(4, [](int rank) {
     return std::vector<FabricCandidate>{
-        rank % 2 == 1 ? missing("fast", "no such device here") : FabricCandidate{"fast", openLoopback},
+        rank % 2 == 1 ? missing("fast", "no such device here") : FabricCandidate{"fast", openTcp},
         unconnectable(2)};
   });
   for (const std::string& text : outcome) {

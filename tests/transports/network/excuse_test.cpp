@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/support/exchange.h"
-#include "tests/transports/loopback_fabric.h"
 #include "transports/network/network.h"
+#include "transports/tcp/tcp.h"
 
 namespace peal::test {
 namespace {
@@ -31,7 +31,7 @@ class Losing final : public Link {
   uint64_t posted_ = 0;
 };
 
-// A loopback fabric whose links fail when the test says so. That of rank 1 loses what is posted.
+// A fabric over TCP whose links fail when the test says so. That of rank 1 loses what is posted.
 class Breakable final : public Fabric {
  public:
   Breakable(std::unique_ptr<Fabric> inner, FabricFaults& faults)
@@ -83,7 +83,7 @@ void withTwoPeers(const std::function<void(NetworkEndpoint&, FabricFaults&)>& bo
       FabricFaults& seen = rank == 0 ? faults : own;
       const FabricCandidate candidate{"breakable", [&seen](const FabricOptions& fabricOptions) {
                                         return Result<std::unique_ptr<Fabric>>(std::make_unique<Breakable>(
-                                            std::move(*openLoopback(fabricOptions)), seen));
+                                            std::move(*openTcp(fabricOptions)), seen));
                                       }};
       const Result<std::unique_ptr<NetworkEndpoint>> made =
           connectNetwork(exchange, {1, 2}, {candidate}, options);

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "tests/support/exchange.h"
-#include "tests/transports/loopback_fabric.h"
 #include "transports/network/network.h"
+#include "transports/tcp/tcp.h"
 
 namespace peal::test {
 namespace {
@@ -22,7 +22,7 @@ void forTwoRanks(const std::function<void(int rank, Endpoint& endpoint, BoardExc
       BoardExchange exchange(board, rank);
       const NetworkOptions options{{4096, 2}, {1 - rank}, "", Deadline::afterMs(20000)};
       Result<std::unique_ptr<NetworkEndpoint>> made =
-          connectNetwork(exchange, {4, 5}, {{"loopback", openLoopback}}, options);
+          connectNetwork(exchange, {4, 5}, {{"tcp", openTcp}}, options);
       ASSERT_TRUE(made) << made.error().message;
       body(rank, **made, exchange);
       ASSERT_TRUE(exchange.allGather({}));  // nobody leaves before the other is done

@@ -110,6 +110,7 @@ TEST(SystemInfo, NamesDevicesAndTransportsWithReasons) {
   EXPECT_EQ(part(info["devices"], "cuda")["found"], part(info["transports"], "cuda_ipc")["found"]);
   EXPECT_GE(part(info["devices"], "cuda")["why"].get<std::string>().size(), 20u);
   EXPECT_GE(part(info["transports"], "verbs")["why"].get<std::string>().size(), 20u);
+  EXPECT_EQ(part(info["transports"], "tcp")["found"], true);
   EXPECT_GE(part(info["transports"], "ucx")["why"].get<std::string>().size(), 20u);
   const peal::HwlocSupport hwloc = peal::probeHwloc();
   EXPECT_EQ(part(info["discovery"], "hwloc")["found"], hwloc.available);

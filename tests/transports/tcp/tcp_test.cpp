@@ -1,0 +1,409 @@
+// One end of a connection is the fabric's, the other the test's: what goes over the wire, where data land,
+// and what the fabric makes of a peer that sends nonsense, hangs up or does not read.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "transports/tcp/fabric.h"
+
+namespace peal::test {
+namespace {
+
+using tcp::Header;
+using tcp::kHeaderBytes;
+using tcp::Kind;
+
+constexpr size_t kSlotBytes = 8192;
+constexpr int kSlots = 4;
+
+std::vector<std::byte> dataOf(unsigned seed, size_t bytes) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> data(bytes);
+  for (std::byte& byte : data) {
+    byte = static_cast<std::byte>(random());
+  }
+  return data;
+}
+
+class GivesSocket final : public ControlPlane {
+ public:
+  explicit GivesSocket(int socket) : socket_(socket) {}
+  void send(int /*peerRank*/, std::span<const std::byte> /*message*/) override {}
+  Result<std::vector<PeerSocket>> connections(Exchange& /*exchange*/, const std::vector<int>& /*peers*/,
+                                              Deadline /*deadline*/) override {
+    std::vector<PeerSocket> sockets;
+    sockets.push_back({1, OwnedFd(socket_)});
+    return sockets;
+  }
+
+ private:
+  int socket_;
+};
+
+// Rank 0 of two; rank 1 says what it says, but for what is changed of it.
+class Cards final : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Result<std::vector<std::vector<std::byte>>> allGather(const std::vector<std::byte>& mine) override {
+    std::vector<std::byte> theirs = mine;
+    theirs.at(8) ^= change;
+    theirs.resize(mine.size() - shorten);
+    return std::vector<std::vector<std::byte>>{mine, theirs};
+  }
+  std::byte change{0};
+  size_t shorten = 0;
+};
+
+class TcpTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    peer_ = OwnedFd(ends[1]);
+    GivesSocket control(ends[0]);
+    Cards cards;
+    fabric_ = std::make_unique<tcp::TcpFabric>(FabricOptions{kSlotBytes, kSlots, true});
+    ASSERT_TRUE(fabric_->connect(cards, {1}, control, Deadline::afterMs(1000)));
+  }
+  // A peer that is there would be waited for.
+  void TearDown() override { peer_.reset(); }
+  Link& link() { return fabric_->link(1); }
+
+  void write(const void* data, size_t bytes) const {
+    ASSERT_EQ(::send(peer_.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  }
+  static Header headerOf(Kind kind, size_t bytes, uint64_t released, uint32_t sequence = 0) {
+    Header header;
+    header.kind = kind;
+    header.bytes = static_cast<uint32_t>(bytes);
+    header.released = released;
+    header.digest.sequence = sequence;
+    return header;
+  }
+  void say(const Header& header) const { write(&header, sizeof header); }
+  void sendData(uint32_t sequence, const std::vector<std::byte>& data, uint64_t released = 0) const {
+    say(headerOf(Kind::Data, data.size(), released, sequence));
+    write(data.data(), data.size());
+  }
+  // What has come at the test's end, without waiting.
+  std::vector<std::byte> read() const {
+    std::vector<std::byte> all(1 << 20);
+    size_t got = 0;
+    for (ssize_t more = 0; (more = recv(peer_.get(), all.data() + got, all.size() - got, 0)) > 0;) {
+      got += static_cast<size_t>(more);
+    }
+    all.resize(got);
+    return all;
+  }
+  Header readHeader(const std::vector<std::byte>& stream, size_t at = 0) const {
+    Header header;
+    EXPECT_GE(stream.size(), at + sizeof header);
+    if (stream.size() >= at + sizeof header) {
+      std::memcpy(&header, stream.data() + at, sizeof header);
+    }
+    return header;
+  }
+  bool comes(Arrival& arrival) {
+    for (int look = 0; look < 4; ++look) {
+      fabric_->poll();
+      if (link().tryReceive(arrival)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  void expectMessage(uint32_t sequence, const std::vector<std::byte>& data) {
+    Arrival arrival;
+    ASSERT_TRUE(comes(arrival));
+    EXPECT_EQ(arrival.digest.sequence, sequence);
+    EXPECT_EQ(std::vector<std::byte>(arrival.data, arrival.data + arrival.bytes), data);
+    link().release();
+  }
+  void expectFault(const std::string& part) {
+    Arrival arrival;
+    EXPECT_FALSE(comes(arrival));
+    ASSERT_TRUE(fabric_->fault());
+    EXPECT_EQ(fabric_->fault()->peerRank, 1);
+    EXPECT_NE(fabric_->fault()->error.message.find(part), std::string::npos)
+        << fabric_->fault()->error.message;
+    EXPECT_EQ(link().tryStage(1), nullptr);
+  }
+  bool readable(short events = POLLIN) const {
+    pollfd entry{fabric_->eventDescriptor(), events, 0};
+    return poll(&entry, 1, 0) == 1;
+  }
+
+  OwnedFd peer_;
+  std::unique_ptr<tcp::TcpFabric> fabric_;
+};
+
+TEST_F(TcpTest, WhatIsPostedGoesWhenTheRankLooksForAMessage) {
+  const std::vector<std::byte> data = dataOf(1, 5000);
+  std::memcpy(link().tryStage(5000), data.data(), 5000);
+  link().post(5000, Digest{.sequence = 7});
+  EXPECT_TRUE(read().empty());
+  Arrival arrival;
+  EXPECT_FALSE(link().tryReceive(arrival));
+  const std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), kHeaderBytes + 5000);
+  EXPECT_EQ(readHeader(stream).kind, Kind::Data);
+  EXPECT_EQ(readHeader(stream).digest.sequence, 7U);
+  EXPECT_EQ(std::memcmp(stream.data() + kHeaderBytes, data.data(), 5000), 0);
+  EXPECT_TRUE(fabric_->settled());
+}
+
+TEST_F(TcpTest, AReferenceIsFreeWhenTheSystemHasIt) {
+  std::vector<std::byte> data = dataOf(1, kSlotBytes);
+  const std::vector<std::byte> before = data;
+  EXPECT_FALSE(link().canReference(data.data(), kSlotBytes + 1));
+  EXPECT_FALSE(link().tryPostReference(data.data(), kSlotBytes + 1, {}));
+  ASSERT_TRUE(link().tryPostReference(data.data(), kSlotBytes, {}));
+  EXPECT_TRUE(link().drained());
+  EXPECT_TRUE(link().released(1));
+  std::fill(data.begin(), data.end(), std::byte{0});
+  const std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), kHeaderBytes + kSlotBytes);
+  EXPECT_EQ(std::memcmp(stream.data() + kHeaderBytes, before.data(), kSlotBytes), 0);
+}
+
+// A system with little memory takes a part: the rest goes when it takes more, and none of it twice.
+TEST_F(TcpTest, WhatTheSystemDoesNotTakeWaits) {
+  const int little = 4096;
+  const std::vector<std::byte> data = dataOf(1, kSlotBytes);
+  ASSERT_EQ(setsockopt(dynamic_cast<tcp::TcpLink&>(link()).descriptor(), SOL_SOCKET, SO_SNDBUF, &little,
+                       sizeof little),
+            0);
+  for (int number = 0; number < kSlots; ++number) {
+    ASSERT_TRUE(link().tryPostReference(data.data(), kSlotBytes, {}));
+  }
+  EXPECT_EQ(link().tryStage(1), nullptr) << "no credit";
+  EXPECT_FALSE(fabric_->settled());
+  EXPECT_FALSE(link().drained());
+  EXPECT_TRUE(fabric_->arm());
+  EXPECT_FALSE(readable()) << "nothing has come, and there is no room";
+  std::vector<std::byte> stream;
+  for (int turn = 0; turn < 100 && stream.size() < kSlots * (kHeaderBytes + kSlotBytes); ++turn) {
+    const std::vector<std::byte> more = read();
+    stream.insert(stream.end(), more.begin(), more.end());
+    if (turn == 0) {
+      EXPECT_TRUE(readable()) << "there is room";
+    }
+    fabric_->poll();
+  }
+  EXPECT_TRUE(fabric_->settled());
+  EXPECT_TRUE(link().drained());
+  ASSERT_EQ(stream.size(), kSlots * (kHeaderBytes + kSlotBytes));
+  for (size_t number = 0; number < kSlots; ++number) {
+    const std::byte* message = stream.data() + number * (kHeaderBytes + kSlotBytes);
+    EXPECT_EQ(std::memcmp(message + kHeaderBytes, data.data(), kSlotBytes), 0) << number;
+  }
+}
+
+TEST_F(TcpTest, ARankThatGivesUpSendsNoMoreFromItsMemory) {
+  const int little = 4096;
+  std::vector<std::byte> data = dataOf(1, kSlotBytes);
+  ASSERT_EQ(setsockopt(dynamic_cast<tcp::TcpLink&>(link()).descriptor(), SOL_SOCKET, SO_SNDBUF, &little,
+                       sizeof little),
+            0);
+  for (int number = 0; number < kSlots; ++number) {
+    ASSERT_TRUE(link().tryPostReference(data.data(), kSlotBytes, {}));
+  }
+  EXPECT_FALSE(link().drained());
+  fabric_->withdraw();
+  EXPECT_TRUE(link().drained());
+  EXPECT_TRUE(fabric_->settled());
+  const std::vector<std::byte> stream = read();
+  EXPECT_GT(stream.size(), kHeaderBytes);
+  EXPECT_LT(stream.size(), kSlots * (kHeaderBytes + kSlotBytes));
+}
+
+TEST_F(TcpTest, MessagesComeWholeHoweverTheyAreCut) {
+  std::mt19937 random(5);
+  for (uint32_t number = 0; number < 60; ++number) {
+    const std::vector<std::byte> data = dataOf(number, random() % 4 == 0 ? kSlotBytes : random() % 5000);
+    std::vector<std::byte> stream(kHeaderBytes + data.size());
+    const Header header = headerOf(Kind::Data, data.size(), 0, number);
+    std::memcpy(stream.data(), &header, sizeof header);
+    std::copy(data.begin(), data.end(), stream.begin() + kHeaderBytes);
+    Arrival arrival;
+    for (size_t done = 0; done < stream.size();) {
+      EXPECT_FALSE(link().tryReceive(arrival)) << number;
+      const size_t piece = std::min<size_t>(1 + random() % 3000, stream.size() - done);
+      write(stream.data() + done, piece);
+      done += piece;
+    }
+    expectMessage(number, data);
+    EXPECT_TRUE(fabric_->settled());
+    read();  // credits
+  }
+}
+
+TEST_F(TcpTest, DataLandWhereTheyAreExpected) {
+  std::vector<std::byte> memory(kSlotBytes);
+  const std::vector<std::byte> data = dataOf(1, kSlotBytes), shorter = dataOf(2, 100);
+  Arrival arrival;
+  link().expect(memory.data(), kSlotBytes);
+  EXPECT_FALSE(link().tryReceive(arrival));
+  sendData(0, data);
+  sendData(1, data);
+  sendData(2, shorter);
+  ASSERT_TRUE(comes(arrival));
+  EXPECT_EQ(arrival.data, memory.data());
+  EXPECT_EQ(memory, data);
+  link().release();
+  // The next was not looked at yet, so it can still be expected.
+  std::fill(memory.begin(), memory.end(), std::byte{0});
+  link().expect(memory.data(), kSlotBytes);
+  ASSERT_TRUE(comes(arrival));
+  EXPECT_EQ(arrival.data, memory.data());
+  EXPECT_EQ(memory, data);
+  link().release();
+  // Of another length than expected.
+  link().expect(memory.data(), kSlotBytes);
+  ASSERT_TRUE(comes(arrival));
+  EXPECT_NE(arrival.data, memory.data());
+  expectMessage(2, shorter);
+  EXPECT_EQ(memory, data);
+}
+
+TEST_F(TcpTest, ARankThatGivesUpHasItsMemoryBack) {
+  std::vector<std::byte> memory(kSlotBytes);
+  const std::vector<std::byte> data = dataOf(1, kSlotBytes);
+  Arrival arrival;
+  link().expect(memory.data(), kSlotBytes);
+  fabric_->withdraw();
+  sendData(0, data);
+  expectMessage(0, data);
+  EXPECT_EQ(memory, std::vector<std::byte>(kSlotBytes));
+  link().expect(memory.data(), kSlotBytes);
+  say(headerOf(Kind::Data, kSlotBytes, 0, 1));
+  write(data.data(), 1000);
+  EXPECT_FALSE(comes(arrival));
+  fabric_->withdraw();  // a part of it is there: the link ends
+  const std::vector<std::byte> then = memory;
+  EXPECT_FALSE(comes(arrival));
+  EXPECT_EQ(memory, then);
+  EXPECT_EQ(link().tryStage(1), nullptr);
+}
+
+TEST_F(TcpTest, CreditsGoAloneWhenNoMessageTakesThemAlong) {
+  for (uint32_t number = 0; number < 2; ++number) {
+    sendData(number, dataOf(number, 10));
+    expectMessage(number, dataOf(number, 10));
+  }
+  EXPECT_TRUE(fabric_->settled());
+  std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), kHeaderBytes) << "half of the slots are free again";
+  EXPECT_EQ(readHeader(stream).kind, Kind::Credit);
+  EXPECT_EQ(readHeader(stream).released, 2U);
+  for (uint32_t number = 2; number < 4; ++number) {
+    sendData(number, dataOf(number, 10));
+    expectMessage(number, dataOf(number, 10));
+  }
+  ASSERT_NE(link().tryStage(0), nullptr);
+  link().post(0, {});
+  EXPECT_TRUE(fabric_->settled());
+  stream = read();
+  ASSERT_EQ(stream.size(), kHeaderBytes);
+  EXPECT_EQ(readHeader(stream).kind, Kind::Data);
+  EXPECT_EQ(readHeader(stream).released, 4U);
+}
+
+// Credits that overtake a message at its sender make the count in its header an old one.
+TEST_F(TcpTest, AnOldCountAfterANewOneIsNothing) {
+  for (int number = 0; number < kSlots; ++number) {
+    ASSERT_NE(link().tryStage(1), nullptr);
+    link().post(1, {});
+  }
+  EXPECT_EQ(link().tryStage(1), nullptr);
+  say(headerOf(Kind::Credit, 0, 2));
+  sendData(0, dataOf(0, 10), 1);
+  expectMessage(0, dataOf(0, 10));
+  EXPECT_FALSE(fabric_->fault());
+  EXPECT_TRUE(link().released(2));
+  EXPECT_FALSE(link().released(3));
+  EXPECT_NE(link().tryStage(1), nullptr);
+}
+
+TEST_F(TcpTest, TheDescriptorTellsASleeper) {
+  for (uint32_t number = 0; number < 3; ++number) {
+    EXPECT_TRUE(fabric_->arm());
+    EXPECT_FALSE(readable());
+    sendData(number, dataOf(number, 100));
+    EXPECT_TRUE(readable());
+    expectMessage(number, dataOf(number, 100));
+  }
+}
+
+TEST_F(TcpTest, AnUnknownKindIsAFault) {
+  say(headerOf(static_cast<Kind>(9), 0, 0));
+  expectFault("kind 9");
+}
+TEST_F(TcpTest, DataThatNoSlotHoldsAreAFault) {
+  say(headerOf(Kind::Data, kSlotBytes + 1, 0));
+  expectFault("8193 bytes in a slot of 8192");
+}
+TEST_F(TcpTest, MoreMessagesThanSlotsAreAFault) {
+  for (uint32_t number = 0; number <= kSlots; ++number) {
+    sendData(number, {});
+  }
+  EXPECT_TRUE(fabric_->arm());  // reads all
+  ASSERT_TRUE(fabric_->fault());
+  EXPECT_NE(fabric_->fault()->error.message.find("with 4 slots"), std::string::npos);
+  expectMessage(0, {});  // what came before is shown
+}
+TEST_F(TcpTest, ReleasesOfWhatWasNeverPostedAreAFault) {
+  say(headerOf(Kind::Credit, 0, 1));
+  expectFault("it released 1 messages of 0");
+}
+TEST_F(TcpTest, AnEndWithoutFarewellIsAFault) {
+  say(headerOf(Kind::Data, 100, 0));  // whose data never come
+  peer_.reset();
+  expectFault("rank 0 lost rank 1: the connection over TCP ended");
+}
+
+TEST_F(TcpTest, AnEndAfterAFarewellIsNone) {
+  sendData(0, dataOf(0, 10));
+  say(headerOf(Kind::Leaving, 0, 0));
+  peer_.reset();
+  expectMessage(0, dataOf(0, 10));
+  Arrival arrival;
+  EXPECT_FALSE(comes(arrival));
+  EXPECT_FALSE(fabric_->fault());
+  EXPECT_TRUE(fabric_->isOver(1));
+  ASSERT_NE(link().tryStage(5), nullptr) << "what is sent there goes nowhere";
+  link().post(5, {});
+  EXPECT_TRUE(fabric_->settled());
+}
+
+TEST_F(TcpTest, WhoLeavesSaysSoAfterItsLastMessage) {
+  ASSERT_NE(link().tryStage(5), nullptr);
+  link().post(5, {});
+  say(headerOf(Kind::Leaving, 0, 0));  // so that it is not waited for
+  fabric_.reset();
+  const std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), 2 * kHeaderBytes + 5);
+  EXPECT_EQ(readHeader(stream, kHeaderBytes + 5).kind, Kind::Leaving);
+}
+
+TEST(TcpConnect, RanksWithOtherSlotsAreRefused) {
+  GivesSocket control(-1);
+  for (const bool isShort : {false, true}) {
+    Cards cards;
+    cards.change = std::byte{0x40};
+    cards.shorten = isShort ? 1 : 0;
+    tcp::TcpFabric fabric({kSlotBytes, kSlots});
+    const Result<void> refused = fabric.connect(cards, {1}, control, Deadline::afterMs(1000));
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find(isShort ? "same version" : "PEAL_SLOT_BYTES"), std::string::npos)
+        << refused.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace peal::test

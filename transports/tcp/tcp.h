@@ -1,0 +1,20 @@
+// The network over plain TCP: a connection of its own to each peer, beside the control connection. Needs
+// nothing but the kernel, so it serves wherever there is no RDMA.
+//
+// Called by lib/comm (openTcp).
+#pragma once
+#include <memory>
+
+#include "transports/fabric.h"
+
+namespace peal {
+
+// What it does well with where others have slots of `asked`: a message costs the system much, several in one
+// call hardly more. The memory of slots costs nothing until it is used. The same as `asked` where ranks share
+// nodes.
+FabricOptions tcpOptions(const FabricOptions& asked);
+
+// A fabric that is not connected yet.
+Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options);
+
+}  // namespace peal
