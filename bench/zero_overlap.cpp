@@ -1,5 +1,5 @@
 // zero_overlap: how much of ZeRO's communication hides behind computing, against the size of a bucket, beside
-// the planner's timeline model (docs/ZERO.md).
+// the planner's timeline model (docs/ZERO-ENGINE.md).
 //
 // The engine is real, and so is every message; the mathematics is pretended: a rank sleeps (or with --compute
 // busy spins) for as long as F FLOP/s take for T tokens, 2 P T FLOP forward and 4 P T backward, parameter by

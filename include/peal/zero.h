@@ -321,8 +321,8 @@ typedef enum {
  * on every rank. Frozen parameters have weights only. Counted apart from the training traffic. */
 PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t tensor, float* values);
 
-/* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO.md's formulas: what this
- * rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
+/* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO-ENGINE.md's formulas: what
+ * this rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
  * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. With shard groups of G ranks, R of them: R (G-1) n,
  * and 2 (R-1) n between them. */
 enum {
@@ -515,7 +515,7 @@ typedef struct pealZeroPlanInput {
   double latencySeconds;        /* alpha, per message */
   double deviceBytes;           /* memory of one rank */
   int replicaSumBytes; /* HSDP: per element in the first half of the all-reduce over replicas; 0: reduceBytes.
-                          The engine's is 4: see docs/ZERO.md */
+                          The engine's is 4: see docs/ZERO-ENGINE.md */
 } pealZeroPlanInput_t;
 
 #define PEAL_ZERO_PLAN_INITIALIZER                                                                           \
@@ -551,7 +551,7 @@ typedef struct {
   /* time, seconds per step; 0 if the machine is not given */
   double networkSeconds, groupSeconds; /* bytes / bandwidth + messages * alpha */
   double communicationSeconds;         /* their sum */
-  double exposedSeconds;               /* what cannot hide behind computing: see docs/ZERO.md */
+  double exposedSeconds;               /* what cannot hide behind computing: see docs/ZERO-ENGINE.md */
   double tokensToHide;                 /* least tokens per rank and micro-batch that hide the rest */
 } pealZeroPlanStage_t;
 

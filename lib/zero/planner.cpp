@@ -1,8 +1,8 @@
 // Communication and time of a step.
 //
-// Time hides where there is something to hide behind; what that means for each stage stands in docs/ZERO.md,
-// and `phases` below is its text in code: a phase is a stretch of computing with the bytes that may be sent
-// meanwhile, in equal pieces.
+// Time hides where there is something to hide behind; what that means for each stage stands in
+// docs/ZERO-ENGINE.md, and `phases` below is its text in code: a phase is a stretch of computing with the
+// bytes that may be sent meanwhile, in equal pieces.
 #include "lib/zero/planner.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""zero_overlap runs, and its figures agree with each other and with the timeline model of docs/ZERO.md. Nothing here
+"""zero_overlap runs, and its figures agree with each other and with the timeline model of docs/ZERO-ENGINE.md. Nothing here
 depends on how fast the machine is.
 
     overlap_test.py PROGRAM

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What the pages tell people to run is there and can be run: every command of ours in README.md and docs/."""
+"""What README.md and docs/ refer to is there: every command of ours, and can be run; every test that is named; every
+page and heading that is linked."""
 import os
 import re
 import sys
@@ -8,6 +9,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # A path of ours where a command stands: at the start of a line, or of code that gives it arguments.
 COMMAND = re.compile(r"(?:^(?:\$ )?|`(?=[^`\n ]+ ))((?:tools|bench|\.ci)/[\w./-]*\w)(?=[\s`]|$)", re.MULTILINE)
+# A test by its name in GoogleTest, and where tests define them.
+TEST_NAME = re.compile(r"`([A-Z]\w*[a-z]\w*\.[A-Za-z]\w{4,})`")
+TEST_DEFINED = re.compile(r"TEST(?:_P|_F)?\((\w+),\s*(\w+)\)")
+LINK = re.compile(r"\]\(([\w./-]*\.md)?(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def defined_tests():
+    return {".".join(found) for source in (ROOT / "tests").rglob("*.cpp")
+            for found in TEST_DEFINED.findall(source.read_text(encoding="utf-8"))}
+
+
+def anchors(page):
+    """As GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in HEADING.findall(page.read_text(encoding="utf-8"))}
+
+
+def dead_references(page, tests):
+    text = page.read_text(encoding="utf-8")
+    for name in TEST_NAME.findall(text):
+        if name not in tests:
+            yield f"{page.relative_to(ROOT)}: there is no test {name}"
+    for target, anchor in LINK.findall(text):
+        linked = page.parent / target if target else page
+        if (target or anchor) and (not linked.is_file() or (anchor and anchor not in anchors(linked))):
+            yield f"{page.relative_to(ROOT)}: there is no {target}#{anchor}"
 
 
 def faults(page):
@@ -21,10 +49,11 @@ def faults(page):
 
 def main():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    found = [fault for page in pages for fault in faults(page)]
+    tests = defined_tests()
+    found = [fault for page in pages for fault in [*faults(page), *dead_references(page, tests)]]
     scripts = [ROOT / "tools" / "check", ROOT / "tools" / "demo", ROOT / ".ci" / "run"]
     found += [f"{script.relative_to(ROOT)} is not executable" for script in scripts if not os.access(script, os.X_OK)]
-    print("\n".join(found) or f"{len(pages)} pages: every command of ours is there and executable")
+    print("\n".join(found) or f"{len(pages)} pages: all commands, tests and headings that they name are there")
     return 1 if found else 0
 
 

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// docs/ZERO.md's tolerances, of PyTorch's own tests.
+// docs/ZERO-ENGINE.md's tolerances, of PyTorch's own tests.
 constexpr double kFp32Relative = 1.3e-6, kBf16Relative = 1.6e-2, kAbsolute = 1e-5;
 constexpr double kFp32Loss = 1e-5, kBf16Loss = 1e-2;
 

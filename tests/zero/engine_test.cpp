@@ -62,8 +62,8 @@ Outcome train(int ranks, const pealZeroOptions_t& options, int steps = 4, const 
   return runs[0];
 }
 
-// The table of docs/ZERO.md's "The same bits". Without overlap nothing is gathered ahead, each buffer is the
-// only one, and the caller waits for the stream after every gradient.
+// The table of docs/ZERO-ENGINE.md's "The same bits". Without overlap nothing is gathered ahead, each buffer
+// is the only one, and the caller waits for the stream after every gradient.
 TEST(Stages, SameBitsWhateverTheStageTheBucketAndTheOverlap) {
   enum class Overlap { None, Some };
   for (const int ranks : rankCounts({1, 2, 3, 4, 5})) {

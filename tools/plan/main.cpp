@@ -132,7 +132,7 @@ std::optional<Cluster> readCluster(const CLI::App& app, const std::string& file,
 int run(int argc, char** argv) {
   CLI::App app{
       "Memory, communication and time of a ZeRO training step, and which stage to choose.\n"
-      "Formulas: docs/ZERO.md. Example: peal-plan -p 13B -n 32 -g 8 --memory 80GB --bandwidth 50GB "
+      "Formulas: docs/ZERO-ENGINE.md. Example: peal-plan -p 13B -n 32 -g 8 --memory 80GB --bandwidth 50GB "
       "--group-bandwidth 450GB --flops 400T -t 4096"};
   pealZeroPlanInput_t input = zero::defaultPlanInput();
   input.sequences = 1;
