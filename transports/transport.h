@@ -40,6 +40,7 @@ struct Arrival {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   Digest digest;
+  bool remote = false;           // no data: Link::pull gets them
   std::byte* landing = nullptr;  // what the sender lent with it (Link::lend), as many bytes
   bool landed = false;           // no data: what this rank lent has been written (Link::tryPostLanded)
 };
@@ -59,6 +60,12 @@ class Link {
   virtual bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) = 0;
   // Whether the peer can read that memory in place. Constant for a registered buffer.
   virtual bool canReference(const std::byte* data, size_t bytes) = 0;
+  // The same for memory that the peer cannot read in place but can copy from (Link::pull), in a message of
+  // any size.
+  virtual bool canOffer(const std::byte* /*data*/, size_t /*bytes*/) { return false; }
+  virtual bool tryPostOffer(const std::byte* /*data*/, size_t /*bytes*/, const Digest& /*digest*/) {
+    return false;
+  }
   // Lends [memory, memory + bytes) to the peer along with the next message, which has as many bytes: the peer
   // may write there until it posts landed, or answer as if nothing had been lent. False: it cannot write
   // there.
@@ -79,8 +86,17 @@ class Link {
   // The oldest message not yet released, if one has arrived. Asking again gives the same message. A
   // malformed message is never shown: it becomes the endpoint's fault (progress()).
   virtual bool tryReceive(Arrival& arrival) = 0;
+  // The same without copying what it says: valid until release(). `room` is for links that have no such
+  // place.
+  virtual const Arrival* tryPeek(Arrival& room) { return tryReceive(room) ? &room : nullptr; }
+  // Copies [offset, offset + bytes) of the shown message, which is remote. False: the peer is gone or leaves;
+  // the endpoint's progress() says why.
+  virtual bool pull(std::byte* /*to*/, size_t /*offset*/, size_t /*bytes*/) { return false; }
   // Gives the slot of the shown message back to the peer.
   virtual void release() = 0;
+  // The same where the peer can be asleep for want of this credit only if it sent more since, whose release
+  // wakes it: it may be noticed as late as its sleep ends.
+  virtual void releaseQuietly() { release(); }
 };
 
 // What a rank was last seen doing, for the sentence of an expired deadline.
@@ -95,6 +111,9 @@ class Endpoint {
   virtual ~Endpoint() = default;
   virtual const char* name() const = 0;
   virtual size_t slotBytes() const = 0;
+  // Whether this rank and every peer can get at each other's memory without slots (Link::canReference or
+  // canOffer, of any memory).
+  virtual bool reachesAll() const { return false; }
   // The link to a peer (not to oneself).
   virtual Link& link(int peerRank) = 0;
   // How many full messages for a peer are best posted one after the other, where each costs much by itself.

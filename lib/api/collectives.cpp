@@ -105,7 +105,7 @@ Result<void> checkRoot(const Request& request) {
 
 // Issues a checked call, a CollectiveCall or a list of PointToPoint: onto the stream, or now.
 template <class Call>
-Result<void> issueAlone(pealComm& handle, const StreamRef& stream, const Call& call) {
+Result<void> issueAlone(pealComm& handle, const StreamRef& stream, Call& call) {
   const std::shared_ptr<Communicator>& comm = handle.comm;
   const CommUse use(handle);
   if (comm->onDevice()) {
@@ -329,7 +329,8 @@ pealResult_t submit(const char* function, const PointToPoint& call, pealComm* co
       if (call.peer == comm->comm->rank()) {
         return wrong(request, "a rank sends to itself only inside a group that has the matching call too.");
       }
-      return issueAlone(*comm, *where, std::vector<PointToPoint>{call});
+      std::vector<PointToPoint> alone{call};
+      return issueAlone(*comm, *where, alone);
     }());
   });
 }

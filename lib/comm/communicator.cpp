@@ -90,6 +90,7 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .size = size(),
           .deterministic = options_.deterministic,
           .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
+          .reachesAll = context_.reachesAll && !collective.op.preMultiply && collective.epilogue == nullptr,
           .forced = configuration()->text(Knob::Algorithm),
           .nodes = context_.grouping,
           .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
@@ -181,13 +182,17 @@ Result<Communicator::Prepared> Communicator::prepare(const CollectiveCall& call,
   return issue(std::move(prepared), *choice);
 }
 
-Result<Communicator::Prepared> Communicator::prepare(std::vector<PointToPoint> calls) {
-  PEAL_TRY(usable());
-  Prepared prepared;
+void Communicator::number(std::vector<PointToPoint>& calls) {
   for (PointToPoint& call : calls) {
     std::vector<uint32_t>& sequences = call.isSend ? sendSequence_ : recvSequence_;
     call.sequence = ++sequences[static_cast<size_t>(call.peer)];
   }
+}
+
+Result<Communicator::Prepared> Communicator::prepare(std::vector<PointToPoint> calls) {
+  PEAL_TRY(usable());
+  Prepared prepared;
+  number(calls);
   prepared.pointToPoint = std::move(calls);
   prepared.ticket = issued_++;
   return prepared;
@@ -293,6 +298,14 @@ Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
   return result;
 }
 
+std::optional<Fault> Communicator::runTransfers(std::vector<PointToPoint>& calls) {
+  std::optional<Fault> fault = runPointToPoint(context_, calls);
+  for (const PointToPoint& call : calls) {
+    ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
+  }
+  return fault;
+}
+
 Result<void> Communicator::run(Prepared& prepared) {
   return runInTurn(prepared.ticket, [&] {
     const int64_t usualTimeoutMs = context_.timeoutMs;
@@ -306,10 +319,7 @@ Result<void> Communicator::run(Prepared& prepared) {
       fault = runCollective(context_, *prepared.collective);
       ++context_.stats.calls[prepared.collective->kind];
     } else {
-      fault = runPointToPoint(context_, prepared.pointToPoint);
-      for (const PointToPoint& call : prepared.pointToPoint) {
-        ++context_.stats.calls[call.isSend ? pealStatSend : pealStatRecv];
-      }
+      fault = runTransfers(prepared.pointToPoint);
     }
     context_.timeoutMs = usualTimeoutMs;
     return fault;
@@ -317,10 +327,10 @@ Result<void> Communicator::run(Prepared& prepared) {
 }
 
 Result<void> Communicator::runNow(const CollectiveCall& call, int64_t leastTimeoutMs) {
-  if (const Known& known = knownFor(call);
-      known.collective && known.call.repeatedBy(call) && leastTimeoutMs == 0) {
+  if (Known& known = knownFor(call); known.collective && known.call.repeatedBy(call) && leastTimeoutMs == 0) {
     PEAL_TRY(usable());
-    Collective collective = *known.collective;
+    // In place: nobody else looks at it before the next call is issued.
+    Collective& collective = *known.collective;
     collective.send = call.send;
     collective.recv = call.recv;
     collective.sequence = ++sequence_;
@@ -338,13 +348,16 @@ Result<void> Communicator::runNow(const CollectiveCall& call, int64_t leastTimeo
   return run(*prepared);
 }
 
-Result<void> Communicator::runNow(std::vector<PointToPoint> calls, int64_t leastTimeoutMs) {
-  Result<Prepared> prepared = prepare(std::move(calls));
-  if (!prepared) {
-    return prepared.error();
-  }
-  prepared->leastTimeoutMs = leastTimeoutMs;
-  return run(*prepared);
+Result<void> Communicator::runNow(std::vector<PointToPoint>& calls, int64_t leastTimeoutMs) {
+  PEAL_TRY(usable());
+  number(calls);
+  return runInTurn(issued_++, [&] {
+    const int64_t usualTimeoutMs = context_.timeoutMs;
+    context_.timeoutMs = std::max(usualTimeoutMs, leastTimeoutMs);
+    std::optional<Fault> fault = runTransfers(calls);
+    context_.timeoutMs = usualTimeoutMs;
+    return fault;
+  });
 }
 
 // ---- life cycle -----------------------------------------------------------------------------------------

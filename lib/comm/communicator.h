@@ -98,7 +98,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<void> run(Prepared& prepared);
   // Issue and run. leastTimeoutMs as in Prepared.
   Result<void> runNow(const CollectiveCall& call, int64_t leastTimeoutMs = 0);
-  Result<void> runNow(std::vector<PointToPoint> calls, int64_t leastTimeoutMs = 0);
+  // The calls are used up.
+  Result<void> runNow(std::vector<PointToPoint>& calls, int64_t leastTimeoutMs = 0);
 
   // On a GPU: issue onto a CUDA stream, which runs it. fork and join as in lib/executor/device_executor.h.
   Result<void> issueOnDevice(const CollectiveCall& call, void* stream);
@@ -131,6 +132,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<void> usable();
   Result<void> awaitTurn(Ticket ticket);
   void endTurn(Ticket ticket);
+  void number(std::vector<PointToPoint>& calls);
+  std::optional<Fault> runTransfers(std::vector<PointToPoint>& calls);
   Result<void> settle(std::optional<Fault> fault);
   void takeBuffersBack();
   Result<void> resolveOp(const CollectiveCall& call, Collective& collective, const void*& deferred);
@@ -145,6 +148,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   template <class Operation>
   Result<void> runInTurn(Ticket ticket, Operation&& operation);
   Result<void> connectHost(Exchange& exchange, Deadline deadline);
+  Result<void> agreeOnReach(Exchange& exchange);
   Result<void> connectDevice(Exchange& exchange, Deadline deadline);
   Result<void> settleIssue(Result<void> issued);
   void noticeDeviceFault();

@@ -230,6 +230,20 @@ Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
   context_.polled = endpoint_->needsPoll() ? endpoint_.get() : nullptr;
   context_.grouping = grouping_.nodes > 1 ? &grouping_ : nullptr;
   context_.oversubscribed = grouping_.nodeSize(grouping_.node(rank())) > allowedCpus();
+  const bool here = options_.device == PEAL_DEVICE_HOST && grouping_.nodes == 1;
+  return here ? agreeOnReach(exchange) : Result<void>();
+}
+
+// Message sizes depend on it, so all ranks must know the same.
+Result<void> Communicator::agreeOnReach(Exchange& exchange) {
+  const bool reaches = endpoint_->reachesAll() && endpoint_->slotBytes() >= kDirectLeastSlotBytes;
+  const Result<std::vector<std::vector<std::byte>>> all = exchange.allGather({std::byte{reaches}});
+  if (!all) {
+    return all.error();
+  }
+  context_.reachesAll = std::all_of(all->begin(), all->end(), [](const std::vector<std::byte>& one) {
+    return one.size() == 1 && one.front() == std::byte{1};
+  });
   return {};
 }
 

@@ -33,7 +33,8 @@ Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm, const Stream
                      "together: put them on one stream, or make a group for each stream.",
                      comm->name())});
   }
-  return lanes_.emplace_back(Lane{comm, stream, {}, {}});
+  spare_.clear();
+  return lanes_.emplace_back(Lane{comm, stream, std::move(spare_), {}});
 }
 
 void Group::add(std::shared_ptr<Communicator> comm, StreamRef stream, CollectiveCall call) {
@@ -87,6 +88,9 @@ Result<void> runInOrder(Communicator& comm, std::vector<Communicator::Prepared>&
 
 // The calls of one communicator on host memory, on the thread that made them.
 Result<void> Group::runAlone(Lane& lane) {
+  if (lane.collectives.empty()) {
+    return lane.comm->runNow(lane.pointToPoint);
+  }
   std::vector<Communicator::Prepared> prepared;
   const Result<void> issued = issue(lane, prepared);
   const Result<void> ran = runInOrder(*lane.comm, prepared);
@@ -171,7 +175,9 @@ Result<void> Group::end() {
       !lanes_.front().comm->onDevice()) {
     Lane lane = std::move(lanes_.front());
     lanes_.clear();
-    return runAlone(lane);
+    Result<void> ran = runAlone(lane);
+    spare_ = std::move(lane.pointToPoint);
+    return ran;
   }
   std::vector<Lane> lanes = std::move(lanes_);
   std::vector<std::function<Result<void>()>> inits = std::move(inits_);

@@ -49,6 +49,7 @@ class Group {
 
   int depth_ = 0;
   std::vector<Lane> lanes_;
+  std::vector<PointToPoint> spare_;  // memory of an earlier group's list
   std::vector<std::function<Result<void>()>> inits_;
   std::optional<Error> error_;
 };

@@ -66,7 +66,7 @@ class ChildExchange : public Exchange {
       const auto [in, inBytes] = incoming(i);
       calls.push_back({.recv = in, .count = inBytes, .type = pealUint8, .peer = parentRanks_[i]});
     }
-    return parent_.runNow(std::move(calls), deadline_.leftMs());
+    return parent_.runNow(calls, deadline_.leftMs());
   }
 
   Communicator& parent_;

@@ -14,6 +14,12 @@ namespace {
 // first wins while a meeting costs more than the extra bytes.
 constexpr size_t kOneShotMostBytes = 65536;
 
+// Of a message that needs no slot.
+constexpr size_t kWholeBytes = size_t{1} << 40;
+constexpr size_t kTwoShotChunkBytes = size_t{512} << 10;
+// All-reduces of more than this are bound by memory, whatever the messages: short ones keep ranks in step.
+constexpr size_t kTwoShotDirectMostBytes = size_t{16} << 20;
+
 // Running further ahead than this hides no more: the network then holds several messages of every rank.
 constexpr int kMostAhead = 3;
 // Chunks are tried from a slot down to this.
@@ -89,13 +95,26 @@ int stagesAhead(Algorithm algorithm, int slots) {
 
 namespace {
 
+// Without slots a message is as long as it may be: whole, but in all-reduces short enough that what is summed
+// is still in a cache when the peers take it. Broadcast and reduce keep slots: there one rank has little else
+// to do than filling them while the other empties them.
+size_t chunkBytesOf(Algorithm algorithm, const TunerQuestion& question) {
+  const bool allReduce = question.kind == pealStatAllReduce;
+  const bool oneSided = question.kind == pealStatBroadcast || question.kind == pealStatReduce;
+  if (!question.reachesAll || question.kind == pealStatBarrier || oneSided ||
+      algorithm != (allReduce ? Algorithm::TwoShot : Algorithm::OneShot) ||
+      (allReduce && question.bytes > kTwoShotDirectMostBytes)) {
+    // Of direct algorithms a rank's next message waits for none of its last ones.
+    const bool direct = algorithm == Algorithm::OneShot || algorithm == Algorithm::TwoShot;
+    return question.slotBytes * static_cast<size_t>(direct ? question.burst : 1);
+  }
+  return std::max(question.slotBytes, allReduce ? kTwoShotChunkBytes : kWholeBytes);
+}
+
 Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {
   Choice choice;
   choice.algorithm = algorithm;
-  // Of direct algorithms a rank's next message waits for none of its last ones.
-  const int together =
-      algorithm == Algorithm::OneShot || algorithm == Algorithm::TwoShot ? question.burst : 1;
-  choice.chunkBytes = question.slotBytes * static_cast<size_t>(together);
+  choice.chunkBytes = chunkBytesOf(algorithm, question);
   choice.ahead = aheadOf(algorithm, question);
   return choice;
 }

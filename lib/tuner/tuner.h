@@ -25,6 +25,7 @@ struct TunerQuestion {
   int size = 1;      // ranks
   bool deterministic = false;
   size_t slotBytes = 0;
+  bool reachesAll = false;           // messages of direct algorithms need no slots
   std::string_view forced = "auto";  // PEAL_ALGO
   size_t oneShotMostBytes = 0;       // of the array, times the ranks; 0: as on the host
   const Grouping* nodes = nullptr;   // nullptr: one node

@@ -257,6 +257,51 @@ TEST_P(References, RegisteredMemoryIsReadWhereTheSystemAllowsIt) {
   });
 }
 
+// Any memory of another process, longer than a slot: copied by whom it is offered to, in pieces of his
+// choice, as long as the sender has not taken it back.
+TEST_P(References, OfferedMemoryIsPulled) {
+  const bool possible = !sameProcess() && probeShm().crossRead;
+  run(2, {.slotBytes = 4096, .slots = 2}, [possible](const Rank& self) {
+    const std::vector<std::byte> plain = pattern(0, 6, 100000);
+    Link& link = self.link(1 - self.rank);
+    EXPECT_EQ(link.canOffer(plain.data(), plain.size()), possible);
+    EXPECT_EQ(self.endpoint.reachesAll(), possible || sameProcess());
+    if (!possible) {
+      EXPECT_FALSE(link.tryPostOffer(plain.data(), plain.size(), digestOf(0)));
+      return;
+    }
+    if (self.rank == 0) {
+      EXPECT_TRUE(link.tryPostOffer(plain.data(), plain.size(), digestOf(0)));
+      EXPECT_FALSE(link.drained());
+      waitDrained(self, 1);
+      EXPECT_TRUE(link.tryPostOffer(plain.data(), plain.size(), digestOf(1)));
+      self.endpoint.farewell(0, "it has had enough");
+      EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
+      self.meet();
+      self.meet();
+      return;
+    }
+    std::vector<std::byte> got(plain.size() + 1);
+    for (const uint32_t number : {0, 1}) {
+      Arrival arrival;
+      expectShown(self, 0);
+      ASSERT_TRUE(link.tryReceive(arrival));
+      EXPECT_TRUE(arrival.remote && arrival.data == nullptr && arrival.bytes == plain.size());
+      EXPECT_FALSE(link.pull(got.data(), 1, plain.size())) << "more than there is";
+      if (number == 0) {
+        EXPECT_TRUE(link.pull(got.data() + 70000, 70000, 30000));
+        EXPECT_TRUE(link.pull(got.data(), 0, 70000));
+        EXPECT_TRUE(std::equal(plain.begin(), plain.end(), got.begin()));
+        link.release();
+        self.meet();
+      } else {
+        EXPECT_FALSE(link.pull(got.data(), 0, plain.size())) << "it was taken back";
+        self.meet();
+      }
+    }
+  });
+}
+
 TEST_P(References, SwitchedOffMeansNone) {
   run(2, {.directRead = false}, [](const Rank& self) {
     const SharedBuffer buffer(0, 1, 1000);

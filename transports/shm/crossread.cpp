@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -13,6 +14,8 @@
 
 namespace peal::shm {
 namespace {
+
+constexpr size_t kMostReadBytes = size_t{1} << 30;  // of one call: the system stops below 2 GiB
 
 // Yama's mode: '0' no restriction (also where Yama is absent), '1' only ancestors and whom the process
 // names, '2' only with CAP_SYS_PTRACE, '3' nobody.
@@ -31,13 +34,20 @@ void allowPeersToRead() {
 }
 
 std::string readProcess(pid_t pid, uint64_t address, void* destination, size_t bytes) {
-  iovec local{destination, bytes};
-  iovec remote{reinterpret_cast<void*>(address), bytes};
-  const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
-  if (got == static_cast<ssize_t>(bytes)) {
-    return "";
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = std::min(kMostReadBytes, bytes - done);
+    iovec local{static_cast<std::byte*>(destination) + done, piece};
+    iovec remote{reinterpret_cast<void*>(address + done), piece};
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got < 0) {
+      return std::strerror(errno);
+    }
+    done += static_cast<size_t>(got);
+    if (static_cast<size_t>(got) < piece) {
+      return fmt::format("only {} of {} bytes are mapped", done, bytes);
+    }
   }
-  return got < 0 ? std::strerror(errno) : fmt::format("only {} of {} bytes are mapped", got, bytes);
+  return "";
 }
 
 bool canReadProbe(pid_t pid, const Probe& probe) {

@@ -62,6 +62,13 @@ ShmEndpoint::~ShmEndpoint() {
   }
 }
 
+bool ShmEndpoint::reachesAll() const {
+  return station_.directRead &&
+         std::all_of(links_.begin(), links_.end(), [](const std::unique_ptr<ShmLink>& link) {
+           return link == nullptr || link->reachesBothWays();
+         });
+}
+
 // ---- the same bytes to all ----
 
 std::byte* ShmEndpoint::tryStageAll(size_t bytes) {
@@ -74,9 +81,12 @@ std::byte* ShmEndpoint::tryStageAll(size_t bytes) {
     }
   }
   allInline_ = bytes <= kInlineBytes;
-  return allInline_ ? inline_.data()
-                    : membership_.segment->staging.base() + station_.layout.stagingOffset(station_.rank) +
-                          size_t{allSlot_} * slotBytes();
+  return allInline_ ? inline_.data() : allSlot();
+}
+
+std::byte* ShmEndpoint::allSlot() const {
+  return membership_.segment->staging.base() + station_.layout.stagingOffset(station_.rank) +
+         size_t{allSlot_} * slotBytes();
 }
 
 void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
@@ -95,7 +105,11 @@ void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
   for (const std::unique_ptr<ShmLink>& link : links_) {
     if (link) {
       link->wakeIfAsleep();
+      link->fetchNext();
     }
+  }
+  if (!allInline_) {
+    fetchSlot(allSlot(), bytes);  // while this rank waits for the others
   }
 }
 

@@ -24,6 +24,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
 
   const char* name() const override { return "shm"; }
   size_t slotBytes() const override { return station_.layout.slotBytes(); }
+  bool reachesAll() const override;
   Link& link(int peerRank) override { return *links_.at(static_cast<size_t>(peerRank)); }
   std::byte* tryStageAll(size_t bytes) override;
   void postAll(size_t bytes, const Digest& digest) override;
@@ -52,6 +53,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   };
 
   void inForkedChild() noexcept override;
+  std::byte* allSlot() const;
   void readSockets();
   bool readSocket(int peerRank);
   void handle(int peerRank, Packet& packet);

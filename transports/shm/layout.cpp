@@ -41,6 +41,12 @@ Digest Descriptor::digest() const {
 
 // A reader that sees (acquire) a field of a new value also sees the odd version stored before it.
 void Announcement::write(const Digest& digest, bool isInside) {
+  if (!isInside && sequenceAndRoot.load(std::memory_order_relaxed) == packSequence(digest) &&
+      count.load(std::memory_order_relaxed) == digest.count &&
+      operation.load(std::memory_order_relaxed) == packOperation(digest)) {
+    inside.store(0, std::memory_order_release);  // all that changes when it leaves
+    return;
+  }
   const uint32_t before = version.load(std::memory_order_relaxed);
   version.store(before + 1, std::memory_order_relaxed);
   inside.store(isInside ? 1 : 0, std::memory_order_release);

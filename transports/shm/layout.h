@@ -27,7 +27,7 @@
 
 namespace peal::shm {
 
-inline constexpr uint64_t kMagic = 0x32306d68736c6570;  // "pelshm02"; the digits change with the layout
+inline constexpr uint64_t kMagic = 0x33306d68736c6570;  // "pelshm03"; the digits change with the layout
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
 using InlineBytes = std::array<std::byte, kInlineBytes>;
@@ -36,10 +36,11 @@ using InlineBytes = std::array<std::byte, kInlineBytes>;
 enum class Kind : uint32_t {
   Inline = 1,   // in the descriptor
   Staged,       // in the sender's staging area for this peer, slot = message number modulo slots
-  StagedAll,    // in the sender's staging area for all, slot in `extra`
+  StagedAll,    // in the sender's staging area for all; words: slot
   Pointer,      // words: bytes, address. Between ranks of one process only
   Region,       // words: bytes, region id, offset. In a memory file that came over the socket
   ProcessRead,  // words: bytes, address. Read with process_vm_readv
+  Offer,        // words: bytes, address. The receiver copies what it wants with process_vm_readv
   Landed,       // no bytes: what the receiver lent has been written
 };
 
@@ -47,7 +48,8 @@ enum class Kind : uint32_t {
 // atomics (plain moves on x86) but `flag`: the sender stores it last (release), the receiver polls it
 // (acquire). `flag` is the message's number plus one, so a line needs no clearing.
 // With Staged, Region and ProcessRead the sender may lend memory: `extra` is the region's id, or 0, and the
-// last word the offset in it.
+// last word the offset in it. With Inline and StagedAll `extra` is the lower half of what the sender has
+// released: ranks that answer each other never look at credit lines.
 struct alignas(kLine) Descriptor {
   std::atomic<uint32_t> flag;
   std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below

@@ -91,9 +91,15 @@ void ShmLink::post(size_t bytes, const Digest& digest) {
     Descriptor& descriptor = compose(Kind::Staged, bytes, digest);
     attachLoan(descriptor);
     commit(descriptor);
+    fetchSlot(outStaging_ + size_t{outSlot_} * slotBytes_, bytes);
   }
+  announcePost();
+}
+
+void ShmLink::announcePost() {
   fullFence();
   wakeIfAsleep();
+  fetchNext();
 }
 
 Descriptor& ShmLink::compose(Kind kind, size_t bytes, const Digest& digest) {
@@ -117,16 +123,23 @@ void ShmLink::attachLoan(Descriptor& descriptor) {
   descriptor.extra.store(std::exchange(lentRegion_, 0), std::memory_order_relaxed);
 }
 
-// Copies the whole payload: a constant size is two moves, a variable one a call.
+// Copies the whole payload, by words: what has just been written by words cannot be read by vectors without
+// waiting for the cache.
 void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
-  std::memcpy(descriptor.payload, data.data(), kInlineBytes);
+  descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
+  for (size_t i = 0; i < kInlineBytes / sizeof(uint64_t); ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, data.data() + i * sizeof word, sizeof word);
+    descriptor.words[i].store(word, std::memory_order_relaxed);
+  }
   commit(descriptor);
 }
 
 void ShmLink::publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::StagedAll, bytes, digest);
-  descriptor.extra.store(slot, std::memory_order_relaxed);
+  descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
+  descriptor.words[0].store(slot, std::memory_order_relaxed);
   commit(descriptor);
 }
 
@@ -145,6 +158,8 @@ void ShmLink::wakeIfAsleep() {
     ringBell(peerShared_.bell());
   }
 }
+
+void ShmLink::fetchNext() const { fetchToWrite(outRing_ + outSlot_); }
 
 void ShmLink::ringPeer() { ringBell(peerShared_.bell()); }
 
@@ -192,8 +207,20 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
       return false;
     }
   }
-  fullFence();
-  wakeIfAsleep();
+  announcePost();
+  return true;
+}
+
+bool ShmLink::canOffer(const std::byte* /*data*/, size_t bytes) {
+  return station_.directRead && peerCanRead_ && !sameProcess_ && bytes > kInlineBytes;
+}
+
+bool ShmLink::tryPostOffer(const std::byte* data, size_t bytes, const Digest& digest) {
+  if (!canOffer(data, bytes) || !hasCredit()) {
+    return false;
+  }
+  publishWords(Kind::Offer, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
+  announcePost();
   return true;
 }
 
@@ -219,8 +246,7 @@ bool ShmLink::tryPostLanded(size_t bytes, const Digest& digest) {
     return false;
   }
   commit(compose(Kind::Landed, bytes, digest));
-  fullFence();
-  wakeIfAsleep();
+  announcePost();
   return true;
 }
 
@@ -245,6 +271,14 @@ bool ShmLink::hasArrival() const {
 }
 
 bool ShmLink::tryReceive(Arrival& arrival) {
+  if (!arrived()) {
+    return false;
+  }
+  arrival = arrival_;
+  return true;
+}
+
+bool ShmLink::arrived() {
   if (!shown_) {
     const Descriptor& descriptor = inRing_[inSlot_];
     // Pairs with the store in the peer's commit().
@@ -254,7 +288,6 @@ bool ShmLink::tryReceive(Arrival& arrival) {
     }
     shown_ = true;
   }
-  arrival = arrival_;
   return true;
 }
 
@@ -266,26 +299,30 @@ bool ShmLink::show(const Descriptor& descriptor) {
   const uint32_t extra = descriptor.extra.load(std::memory_order_relaxed);
   arrival_.digest = descriptor.digest();
   arrival_.bytes = bytes;
+  arrival_.remote = kind == Kind::Offer;
   arrival_.landing = nullptr;
   arrival_.landed = kind == Kind::Landed;
   switch (kind) {
     case Kind::Inline:
       arrival_.data = descriptor.payload;
-      return bytes <= kInlineBytes || malformed(fmt::format("{} inline bytes", bytes));
+      return bytes <= kInlineBytes ? noteReleased(extra) : malformed(fmt::format("{} inline bytes", bytes));
     case Kind::Staged:
       arrival_.data = inStaging_ + size_t{inSlot_} * slotBytes_;
       return bytes <= slotBytes_ ? showLoan(descriptor)
                                  : malformed(fmt::format("{} bytes in a slot of {}", bytes, slotBytes_));
-    case Kind::StagedAll:
-      if (bytes > slotBytes_ || extra >= slots_) {
+    case Kind::StagedAll: {
+      const uint64_t slot = descriptor.words[0].load(std::memory_order_relaxed);
+      if (bytes > slotBytes_ || slot >= slots_) {
         return malformed(
-            fmt::format("{} bytes in slot {} of {} with {} each", bytes, extra, slots_, slotBytes_));
+            fmt::format("{} bytes in slot {} of {} with {} each", bytes, slot, slots_, slotBytes_));
       }
-      arrival_.data = inStagingAll_ + size_t{extra} * slotBytes_;
-      return true;
+      arrival_.data = inStagingAll_ + slot * slotBytes_;
+      return noteReleased(extra);
+    }
     case Kind::Pointer:
     case Kind::Region:
     case Kind::ProcessRead:
+    case Kind::Offer:
       return showReference(kind, descriptor) && showLoan(descriptor);
     case Kind::Landed:
       arrival_.data = nullptr;
@@ -296,6 +333,18 @@ bool ShmLink::show(const Descriptor& descriptor) {
       return true;
   }
   return malformed(fmt::format("kind {}", static_cast<uint32_t>(kind)));
+}
+
+// What the peer says along with a message: as good as its credit, which may be newer.
+bool ShmLink::noteReleased(uint32_t lowerHalf) {
+  const auto more = static_cast<int32_t>(lowerHalf - static_cast<uint32_t>(released_));
+  if (more > 0) {
+    if (static_cast<uint64_t>(more) > posted_ - released_) {
+      return malformed(fmt::format("it released {} messages of {}", released_ + more, posted_));
+    }
+    released_ += static_cast<uint64_t>(more);
+  }
+  return true;
 }
 
 bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
@@ -310,6 +359,10 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
     arrival_.data = reinterpret_cast<const std::byte*>(first);
   } else if (kind == Kind::Region) {
     arrival_.data = inRegion(first, second, bytes);
+  } else if (kind == Kind::Offer && weCanRead_) {
+    arrival_.data = nullptr;
+    offeredAt_ = first;
+    return true;
   } else if (kind == Kind::ProcessRead && weCanRead_ && bytes <= slotBytes_) {
     arrival_.data = readFromProcess(first, bytes);
   } else {
@@ -359,36 +412,55 @@ const std::byte* ShmLink::readFromProcess(uint64_t address, uint64_t bytes) {
   if (!copied_) {
     copied_ = std::make_unique<std::byte[]>(slotBytes_);
   }
-  std::string refused = readProcess(pid_, address, copied_.get(), bytes);
+  return copyFromProcess(address, copied_.get(), bytes) ? copied_.get() : nullptr;
+}
+
+bool ShmLink::pull(std::byte* to, size_t offset, size_t bytes) {
+  return shown_ && arrival_.remote && offset <= arrival_.bytes && bytes <= arrival_.bytes - offset &&
+         copyFromProcess(offeredAt_ + offset, to, bytes);
+}
+
+bool ShmLink::copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes) {
+  std::string refused = readProcess(pid_, address, to, bytes);
   // Looked at after the reading: a peer that was there until now owned that memory, and not a stranger who
   // got its pid.
   if (!readSocket_()) {
     refused = "it is gone";
   }
-  if (refused.empty()) {
-    return copied_.get();
-  }
+  // Looked at after the reading, as in mayUse(): what a peer has taken back it may have changed.
   if (withdrawn()) {
-    return nullptr;  // as in mayUse()
+    return false;
+  }
+  if (refused.empty()) {
+    return true;
   }
   const int peerNumber = station_.numberOf(peerRank_);
   station_.fault.raise(
       peerNumber,
       {pealRemoteError, fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}",
                                     station_.numberOf(station_.rank), bytes, peerNumber, pid_, refused)});
-  return nullptr;
+  return false;
 }
 
 void ShmLink::release() {
+  giveBack();
+  fullFence();
+  wakeIfAsleep();
+}
+
+void ShmLink::releaseQuietly() {
+  giveBack();
+  wakeIfAsleep();
+}
+
+void ShmLink::giveBack() {
   shown_ = false;
   ++received_;
   inSlot_ = inSlot_ + 1 == slots_ ? 0 : inSlot_ + 1;
   letGo();
   // Pairs with the load in the peer's hasCredit() and released().
   inCredit_.released.store(received_, std::memory_order_release);
-  fullFence();
-  wakeIfAsleep();
-  if (!endedWhileShown_.empty()) {
+  if (!endedWhileShown_.empty()) [[unlikely]] {
     std::for_each(endedWhileShown_.begin(), endedWhileShown_.end(), [this](uint64_t id) { mapped_.end(id); });
     endedWhileShown_.clear();
   }

@@ -41,13 +41,18 @@ class ShmLink final : public Link {
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool canReference(const std::byte* data, size_t bytes) override;
+  bool canOffer(const std::byte* data, size_t bytes) override;
+  bool tryPostOffer(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool lend(std::byte* memory, size_t bytes) override;
   bool tryPostLanded(size_t bytes, const Digest& digest) override;
   bool drained() override { return released(lastReference_); }
   uint64_t posted() const override { return posted_; }
   bool released(uint64_t count) override;
   bool tryReceive(Arrival& arrival) override;
+  const Arrival* tryPeek(Arrival& /*room*/) override { return arrived() ? &arrival_ : nullptr; }
+  bool pull(std::byte* to, size_t offset, size_t bytes) override;
   void release() override;
+  void releaseQuietly() override;
 
   // For the endpoint.
   // In a forked child, where the other end of everything is the parent's: no credit and no message any more,
@@ -58,6 +63,8 @@ class ShmLink final : public Link {
   void publishInline(const InlineBytes& data, size_t bytes, const Digest& digest);
   void publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest);
   void wakeIfAsleep();
+  // Gets the next message's line back from the peer, which read it last.
+  void fetchNext() const;
   void ringPeer();
   PeerState peerState() const { return peerShared_.announcement().read(); }
   bool hasArrival() const;
@@ -69,6 +76,7 @@ class ShmLink final : public Link {
   bool isUsedByPeer() const { return outCredit_.inUse.load(std::memory_order_acquire) != 0; }
   bool hasLent() const { return loans_ != 0; }
   bool inSameProcess() const { return sameProcess_; }
+  bool reachesBothWays() const { return sameProcess_ || (weCanRead_ && peerCanRead_); }
   Result<void> beginRegion(uint64_t id, size_t bytes, int file);
   void endRegion(uint64_t id);
 
@@ -76,9 +84,13 @@ class ShmLink final : public Link {
   // One message being written; commit() publishes it.
   Descriptor& compose(Kind kind, size_t bytes, const Digest& digest);
   void commit(Descriptor& descriptor);
+  void announcePost();
   void attachLoan(Descriptor& descriptor);
   void publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest);
+  bool arrived();
+  void giveBack();
   bool show(const Descriptor& descriptor);
+  bool noteReleased(uint32_t lowerHalf);
   bool showReference(Kind kind, const Descriptor& descriptor);
   bool shared(const Region& region, uint64_t& last);
   bool showLoan(const Descriptor& descriptor);
@@ -86,6 +98,7 @@ class ShmLink final : public Link {
   bool withdrawn() const { return peerShared_.withdrawal().done.load(std::memory_order_acquire) != 0; }
   std::byte* inRegion(uint64_t id, uint64_t offset, uint64_t bytes);
   const std::byte* readFromProcess(uint64_t address, uint64_t bytes);
+  bool copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes);
   bool malformed(const std::string& what);
 
   Station& station_;
@@ -118,6 +131,7 @@ class ShmLink final : public Link {
   uint32_t inSlot_ = 0;    // received_ modulo slots
   bool shown_ = false;     // arrival_ is the message number received_
   Arrival arrival_;
+  uint64_t offeredAt_ = 0;  // address in the peer, if arrival_ is remote
 
   const Control peerShared_;
   const bool sameProcess_;

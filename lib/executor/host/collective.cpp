@@ -79,6 +79,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                                  (context.endpoint != nullptr && context.endpoint->copiesReferences()),
                  .lend = allReduce && twoShot,
                  .next = nextOf(call, context.size, store),
+                 .offer = context.reachesAll && call.choice.chunkBytes > context.endpoint->slotBytes(),
                  .store = store,
                  .epilogue = call.epilogue});
   if (context.endpoint != nullptr) {

@@ -7,6 +7,9 @@
 namespace peal {
 namespace {
 
+// Below this a message is cheaper to copy into a slot than to be read where it lies by a system call.
+constexpr size_t kOfferLeastBytes = 16384;
+
 // With an epilogue sums are made in pieces of this size, on the stack: it finds them in the cache whatever a
 // slot's size, and beside what the result had before.
 constexpr size_t kEpiloguePieceBytes = 16384;
@@ -24,7 +27,8 @@ HostPort::HostPort(HostContext& context, const Digest& digest, pealDataType_t ty
       elementBytes_(peal::elementBytes(type)),
       op_(op),
       buffers_(buffers),
-      options_(options) {}
+      options_(options),
+      wholeChunks_(options.offer) {}
 
 // ---- messages -----------------------------------------------------------------------------------------
 
@@ -52,12 +56,12 @@ bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLan
       !checkArrival(from, sizeBytes, arrival)) {
     return false;
   }
-  if (arrival.landed && !mayLand) {
-    waiter_.fail(
-        {pealRemoteError, fmt::format("{}: rank {} says that it wrote {} bytes in place where it was to "
-                                      "send them. It runs another version of peal.",
-                                      context_.name, from, sizeBytes)},
-        from);
+  if ((arrival.landed && !mayLand) || (arrival.remote && !options_.offer)) {
+    waiter_.fail({pealRemoteError,
+                  fmt::format("{}: rank {} says that it {} {} bytes where it was to send them. It runs "
+                              "another version of peal.",
+                              context_.name, from, arrival.landed ? "wrote in place" : "offers", sizeBytes)},
+                 from);
     return false;
   }
   return true;
@@ -77,13 +81,24 @@ bool HostPort::mayReference(const std::byte* data, size_t sizeBytes, From from) 
   return sizeBytes >= kReferenceLeastBytes && data != nullptr && !(from == From::In && op_.preMultiply);
 }
 
-// Hands [data, data + sizeBytes) over in place; false: not possible, stage it.
-bool HostPort::sendReference(int to, const std::byte* data, size_t sizeBytes) {
+// Whether the peer can get at [data, data + sizeBytes) without a slot.
+bool HostPort::canHandOver(int to, const std::byte* data, size_t sizeBytes) const {
   Link& link = context_.endpoint->link(to);
-  if (!link.canReference(data, sizeBytes)) {
+  return link.canReference(data, sizeBytes) ||
+         (options_.offer && sizeBytes >= kOfferLeastBytes && link.canOffer(data, sizeBytes));
+}
+
+// Hands it over where it lies; false: not possible, stage it.
+bool HostPort::handOver(int to, const std::byte* data, size_t sizeBytes) {
+  if (!canHandOver(to, data, sizeBytes)) {
     return false;
   }
-  if (waiter_.until(to, [&] { return link.tryPostReference(data, sizeBytes, digest_); })) {
+  Link& link = context_.endpoint->link(to);
+  const bool inPlace = link.canReference(data, sizeBytes);
+  if (waiter_.until(to, [&] {
+        return inPlace ? link.tryPostReference(data, sizeBytes, digest_)
+                       : link.tryPostOffer(data, sizeBytes, digest_);
+      })) {
     HostContext::OpenReferences& open = context_.references[static_cast<size_t>(to)];
     open.ring[open.next++ % open.ring.size()] = {data, data + sizeBytes, link.posted()};
     open.any = true;
@@ -149,7 +164,7 @@ void HostPort::sendFrom(int to, Chunk c, From from) {
   if (from == From::In && options_.lend && bytes(c) >= kReferenceLeastBytes) {
     context_.endpoint->link(to).lend(outAt(c), bytes(c));
   }
-  if (mayReference(data, bytes(c), from) && sendReference(to, data, bytes(c))) {
+  if (mayReference(data, bytes(c), from) && handOver(to, data, bytes(c))) {
     return;
   }
   if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
@@ -164,10 +179,10 @@ void HostPort::sendAllFrom(Chunk c, From from) {
   if ((from == From::Out || options_.referenceAll) && mayReference(data, bytes(c), from)) {
     bool all = true;
     for (int step = 1; step < size() && all; ++step) {
-      all = endpoint.link((rank() + step) % size()).canReference(data, bytes(c));
+      all = canHandOver((rank() + step) % size(), data, bytes(c));
     }
     for (int step = 1; step < size() && all; ++step) {
-      all = sendReference((rank() + step) % size(), data, bytes(c));
+      all = handOver((rank() + step) % size(), data, bytes(c));
     }
     if (all) {
       return;
@@ -182,6 +197,10 @@ void HostPort::sendAllFrom(Chunk c, From from) {
 
 template <class Each>
 void HostPort::inSlices(Chunk c, Each&& each) {
+  if (wholeChunks_) {
+    each(c);
+    return;
+  }
   const size_t slice = context_.endpoint->slotBytes() / elementBytes_;
   size_t done = 0;
   do {  // also for no elements
@@ -258,7 +277,10 @@ void HostPort::recvSlice(int from, Chunk c) {
   if (!receive(from, bytes(c), arrival, true)) {
     return;
   }
-  if (!arrival.landed && !(expects && arrival.data == outAt(c))) {
+  if (arrival.remote) {
+    awaitReaders(outAt(c), bytes(c));
+    waiter_.until(from, [&] { return link.pull(outAt(c), 0, bytes(c)); });
+  } else if (!arrival.landed && !(expects && arrival.data == outAt(c))) {
     awaitReaders(outAt(c), bytes(c));
     copyBytes(outAt(c), arrival.data, bytes(c), options_.store);
   }
@@ -346,8 +368,8 @@ void HostPort::applyFinished(std::span<const void*> sources, int rawSource, Chun
 void HostPort::copyToLandings(const std::byte* part, size_t at, size_t sizeBytes, const std::byte* except) {
   for (size_t peer = 0; landings_ > 1 && peer < context_.landings.size(); ++peer) {
     std::byte* const landing = context_.landings[peer];
-    if (landing != nullptr && landing != except) {
-      copyBytes(landing + at, part, sizeBytes, options_.store);
+    if (landing != nullptr && landing + landed_ != except) {
+      copyBytes(landing + landed_ + at, part, sizeBytes, options_.store);
     }
   }
 }
@@ -382,7 +404,7 @@ void HostPort::reduceToLandings(std::span<const void*> sources, Chunk c) {
   }
   const bool fromOut = landings_ > 1 && (options_.epilogue == nullptr || options_.epilogue->readsOut());
   const bool readAgain = !stagedAhead_ && (landings_ != static_cast<size_t>(size() - 1) || fromOut);
-  reduceFinished(sources, rank(), c, first, readAgain ? Store::Cached : options_.store);
+  reduceArrived(sources, c, first, readAgain ? Store::Cached : options_.store);
 }
 
 void HostPort::reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy) {
@@ -420,7 +442,7 @@ void HostPort::recvReduceCopySend(int from, int to, Chunk c) {
         context_.endpoint->link(to).canReference(outAt(c), bytes(c))) {
       reduceTwo(arrival, c, nullptr);
       context_.endpoint->link(from).release();
-      sendReference(to, outAt(c), bytes(c));
+      handOver(to, outAt(c), bytes(c));
     } else if (std::byte* slot = stage(to, bytes(c)); slot != nullptr) {
       reduceTwo(arrival, c, slot);
       context_.endpoint->link(from).release();
@@ -449,7 +471,7 @@ void HostPort::recvReduceSlice(Chunk c) {
     if (options_.lend) {
       reduceToLandings(sources, c);
     } else {
-      reduceFinished(sources, rank(), c, nullptr, options_.store);
+      reduceArrived(sources, c, nullptr, options_.store);
     }
   }
   for (int step = 1; step < size(); ++step) {

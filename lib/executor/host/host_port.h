@@ -33,6 +33,9 @@ class HostPort {
     // A chunk that recvReduceAll finishes is sent on next, by sendOut to one peer or by sendOutAll to all: so
     // it is written into the slot in the same pass.
     enum class Next { Unknown, ToOne, ToAll } next = Next::Unknown;
+    // Memory that peers cannot read in place is offered to them (Link::tryPostOffer): for algorithms whose
+    // messages meet recv and recvReduceAll only.
+    bool offer = false;
     Store store = Store::Cached;       // of what this rank does not read again
     HostEpilogue* epilogue = nullptr;  // of finished chunks, where the table of port.h says (finish)
   };
@@ -42,7 +45,8 @@ class HostPort {
   int rank() const { return context_.rank; }
   int size() const { return context_.size; }
 
-  // send, recv, sendAll and recvReduceAll hand over a chunk longer than a slot in slices of a slot.
+  // send, recv, sendAll and recvReduceAll hand over a chunk longer than a slot in slices of a slot, unless
+  // none of them needs one.
   void send(int to, Chunk c);
   void copySend(int to, Chunk c);
   void sendOut(int to, Chunk c);
@@ -98,7 +102,8 @@ class HostPort {
   bool checkArrival(int from, size_t sizeBytes, const Arrival& arrival);
   void sendFrom(int to, Chunk c, From from);
   void sendAllFrom(Chunk c, From from);
-  bool sendReference(int to, const std::byte* data, size_t sizeBytes);
+  bool canHandOver(int to, const std::byte* data, size_t sizeBytes) const;
+  bool handOver(int to, const std::byte* data, size_t sizeBytes);
   bool mayReference(const std::byte* data, size_t sizeBytes, From from) const;
   bool isRead(const std::byte* begin, size_t sizeBytes) const;
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
@@ -108,6 +113,8 @@ class HostPort {
   void applyFinished(std::span<const void*> sources, int rawSource, Chunk c, std::byte* copy, Store store);
   void copyToLandings(const std::byte* part, size_t at, size_t sizeBytes, const std::byte* except);
   void reduceToLandings(std::span<const void*> sources, Chunk c);
+  void reduceArrived(std::span<const void*> sources, Chunk c, std::byte* copy, Store store);
+  bool gather(std::span<const void*> sources, Chunk piece, size_t placeBytes);
   std::byte* stageAhead(Chunk c);
   bool sendLanded(int to, Chunk c);
   void holdTerm(const std::byte* data, int from);
@@ -121,7 +128,9 @@ class HostPort {
   const ReduceOp& op_;
   HostBuffers buffers_;
   Options options_;
+  bool wholeChunks_;          // chunks longer than a slot are one message, which none of them needs
   bool stagedAhead_ = false;  // the next chunk of sendOut or sendOutAll lies in its slot
+  size_t landed_ = 0;         // bytes of the current chunk that came before, of its landings too
   size_t landings_ = 0;       // how many of context_.landings are not null: peers that wait to be told
   // The terms of the next sum: in context_.sources and holders, in this order.
   size_t terms_ = 0;

@@ -1,8 +1,19 @@
-// The host port's agreement on whether an operation's chunks are handed over in place, all of them: only then
-// need they not fit a slot, and every rank has to cut its array alike.
+// Chunks that need not fit a slot: the host port's agreement on whether all of an operation are handed over
+// in place (every rank has to cut its array alike), and sums of chunks that were offered.
 #include "lib/executor/host/host_port.h"
 
 namespace peal {
+namespace {
+
+// Offered inputs are summed by way of memory that the cache holds: this much for all peers together, and no
+// less of each than pays for the call.
+constexpr size_t kPulledBytes = size_t{512} << 10;
+constexpr size_t kLeastPulledBytes = 32768;
+constexpr size_t kMostPulledBytes = size_t{128} << 10;
+// A sum that goes to several landings is made in pieces that the cache holds.
+constexpr size_t kLandedPieceBytes = 65536;
+
+}  // namespace
 
 bool HostPort::mayPassInPlace(const Blocks& blocks) {
   const Chunk own = blocks.block(rank());
@@ -36,7 +47,55 @@ bool HostPort::allInPlace(const Blocks& blocks) {
     all = all && *arrival.data == std::byte{1};
     context_.endpoint->link(peer).release();
   }
+  wholeChunks_ = wholeChunks_ || all;
   return all;
+}
+
+// The sum of what has arrived from all peers. In pieces where some of it has to be copied first, or goes to
+// several landings.
+void HostPort::reduceArrived(std::span<const void*> sources, Chunk c, std::byte* copy, Store store) {
+  size_t offers = 0;
+  for (int step = 1; step < size(); ++step) {
+    offers += context_.arrivals[static_cast<size_t>((rank() + step) % size())].remote ? 1 : 0;
+  }
+  if (offers == 0 && landings_ <= 1) {
+    reduceFinished(sources, rank(), c, copy, store);
+    return;
+  }
+  const size_t pieceBytes = offers == 0
+                                ? kLandedPieceBytes
+                                : std::clamp(kPulledBytes / offers, kLeastPulledBytes, kMostPulledBytes);
+  context_.pulled.resize(std::max(context_.pulled.size(), pieceBytes * offers));
+  const size_t most = pieceBytes / elementBytes_;
+  for (size_t done = 0; done < c.count; done += most) {
+    const Chunk piece{c.offset + done, std::min(most, c.count - done)};
+    landed_ = done * elementBytes_;
+    if (!gather(sources, piece, pieceBytes)) {
+      break;
+    }
+    reduceFinished(sources, rank(), piece, copy == nullptr ? nullptr : copy + landed_, store);
+  }
+  landed_ = 0;
+}
+
+// Where the piece that begins landed_ bytes into each arrival lies; what was offered is copied here.
+bool HostPort::gather(std::span<const void*> sources, Chunk piece, size_t placeBytes) {
+  std::byte* place = context_.pulled.data();
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() + step) % size();
+    const Arrival& arrival = context_.arrivals[static_cast<size_t>(from)];
+    const void*& source = sources[static_cast<size_t>(from)];
+    source = arrival.remote ? place : arrival.data + landed_;
+    if (arrival.remote) {
+      Link& link = context_.endpoint->link(from);
+      if (!waiter_.until(from, [&] { return link.pull(place, landed_, bytes(piece)); })) {
+        return false;
+      }
+      place += placeBytes;
+    }
+  }
+  sources[static_cast<size_t>(rank())] = inAt(piece);
+  return true;
 }
 
 }  // namespace peal

@@ -34,6 +34,9 @@ struct HostContext {
   const Grouping* grouping = nullptr;
   int64_t timeoutMs = 0;
   int64_t spinUs = 0;
+  // Every rank can copy from every other's memory, whatever it is: messages of direct algorithms need not fit
+  // a slot.
+  bool reachesAll = false;
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
   const std::atomic<bool>* abort = nullptr;  // stored (release) by Communicator; loaded (acquire) in waits
   std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"
@@ -56,6 +59,8 @@ struct HostContext {
     bool any = false;
   };
   std::vector<OpenReferences> references;
+  std::vector<std::byte> pulled;  // made when first needed: pieces of what peers offered
+  std::vector<uint8_t> lanes;     // of a pass over sends and receives, per peer: see point_to_point.cpp
 
   void sizeScratch(size_t ranks) {
     arrivals.resize(ranks);
@@ -63,6 +68,7 @@ struct HostContext {
     holders.resize(ranks);
     landings.resize(ranks);
     references.resize(ranks);
+    lanes.resize(ranks);
   }
 };
 
@@ -109,6 +115,9 @@ struct PointToPoint {
   pealDataType_t type = pealInt8;
   int peer = 0;
   uint32_t sequence = 0;  // of this pair and direction
+  // How far it has come.
+  size_t doneBytes = 0;
+  bool started = false;  // an empty one still is one message
 };
 
 // From this size of an array on its parts have left the cache when they are read again, and non-temporal
@@ -117,6 +126,10 @@ constexpr size_t kStreamingLeastBytes = size_t{8} << 20;
 constexpr Store storeFor(size_t arrayBytes) {
   return arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached;
 }
+
+// Shorter messages always go through a slot, so slots must be that large for a communicator that has no other
+// limit to its messages.
+constexpr size_t kDirectLeastSlotBytes = 16384;
 
 // "all_reduce", "broadcast", ... for a pealStat... value.
 const char* collectiveName(int kind);

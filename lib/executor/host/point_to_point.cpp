@@ -10,15 +10,18 @@
 namespace peal {
 namespace {
 
-// One operation on its way.
-struct Transfer {
-  PointToPoint* call;
-  Digest digest;
-  size_t totalBytes;
-  size_t doneBytes = 0;
-  bool started = false;  // an empty transfer still is one message
-  bool finished() const { return started && doneBytes == totalBytes; }
-};
+// Shorter bytes are cheaper copied into a slot than read where they lie, which costs the sender a wait.
+constexpr size_t kInPlaceLeastBytes = 4096;
+// The same where the receiver needs a system call to read them.
+constexpr size_t kPullLeastBytes = 16384;
+
+// A peer's two directions in HostContext::lanes.
+constexpr uint8_t kSendBusy = 1, kRecvBusy = 2;
+// And that it may be reading what this rank sent.
+constexpr uint8_t kReferenced = 4;
+
+size_t totalBytes(const PointToPoint& call) { return call.count * elementBytes(call.type); }
+bool finished(const PointToPoint& call) { return call.started && call.doneBytes == totalBytes(call); }
 
 Digest digestOf(const PointToPoint& call) {
   Digest digest;
@@ -32,164 +35,198 @@ Digest digestOf(const PointToPoint& call) {
 
 class Batch {
  public:
-  Batch(HostContext& context, std::vector<PointToPoint>& calls) : context_(context) {
-    transfers_.reserve(calls.size());
-    for (PointToPoint& call : calls) {
-      transfers_.push_back({&call, digestOf(call), call.count * elementBytes(call.type)});
-    }
-  }
+  Batch(HostContext& context, std::vector<PointToPoint>& calls)
+      : context_(context), calls_(calls), digest_(digestOf(calls.front())), waiter_(context, digest_) {}
 
   std::optional<Fault> run() {
-    if (std::optional<Fault> fault = runToSelf()) {
-      return fault;
+    size_t recvBytes = 0;
+    bool toSelf = false;
+    for (const PointToPoint& call : calls_) {
+      recvBytes += call.isSend ? 0 : totalBytes(call);
+      toSelf |= call.peer == context_.rank;
     }
-    if (transfers_.empty()) {
-      return std::nullopt;
+    store_ = storeFor(recvBytes);
+    std::fill(context_.lanes.begin(), context_.lanes.end(), uint8_t{0});
+    announce();
+    if (toSelf) {
+      advance(Which::Sends);  // the peers need not wait for this rank's copies
+      if (std::optional<Fault> fault = runToSelf()) {
+        return fault;
+      }
+      skipFinished();
     }
-    for (const Transfer& transfer : transfers_) {
-      context_.endpoint->announce(transfer.digest, true);
-    }
-    const Digest digest = transfers_.front().digest;
-    Waiter waiter(context_, digest);
-    while (!transfers_.empty()) {
-      const int peer = transfers_.front().call->peer;
-      if (!waiter.until(peer, [&] { return advance(waiter); })) {
+    while (first_ < calls_.size()) {
+      if (!waiter_.until(calls_[first_].peer, [&] { return advance(Which::All); })) {
         break;
       }
     }
-    drain(waiter);
-    return waiter.takeFault();
+    drain();
+    return waiter_.takeFault();
   }
 
  private:
-  // One pass over the list; within a pair and direction only the oldest may move. True if anything did (or
-  // failed).
-  bool advance(Waiter& waiter) {
-    bool moved = false;
-    std::vector<std::pair<int, bool>>& busy = busy_;
-    busy.clear();
-    for (Transfer& transfer : transfers_) {
-      const std::pair<int, bool> lane{transfer.call->peer, transfer.call->isSend};
-      if (std::find(busy.begin(), busy.end(), lane) != busy.end()) {
-        continue;
-      }
-      while (!transfer.finished() && !waiter.failed() &&
-             (transfer.call->isSend ? trySend(transfer) : tryReceive(waiter, transfer))) {
-        moved = true;
-      }
-      if (!transfer.finished()) {
-        busy.push_back(lane);
-      }
+  enum class Which { Sends, All };
+
+  // The last of the list: that is where this rank goes.
+  void announce() {
+    const auto last = std::find_if(calls_.rbegin(), calls_.rend(),
+                                   [this](const PointToPoint& call) { return call.peer != context_.rank; });
+    if (last != calls_.rend()) {
+      context_.endpoint->announce(digestOf(*last), true);
     }
-    std::erase_if(transfers_, [](const Transfer& transfer) { return transfer.finished(); });
-    return moved || waiter.failed();
   }
 
-  bool trySend(Transfer& transfer) {
-    Link& link = context_.endpoint->link(transfer.call->peer);
-    const size_t sliceBytes =
-        std::min(transfer.totalBytes - transfer.doneBytes, context_.endpoint->slotBytes());
-    const std::byte* data = transfer.call->send + transfer.doneBytes;
-    if (sliceBytes > 0 && link.canReference(data, sliceBytes)) {
-      if (!link.tryPostReference(data, sliceBytes, transfer.digest)) {
+  void skipFinished() {
+    while (first_ < calls_.size() && finished(calls_[first_])) {
+      ++first_;
+    }
+  }
+
+  // One pass over the list; within a pair and direction only the oldest may move. True if anything did (or
+  // failed).
+  bool advance(Which which) {
+    bool moved = false;
+    for (uint8_t& lane : context_.lanes) {
+      lane &= kReferenced;
+    }
+    for (size_t i = first_; i < calls_.size(); ++i) {
+      PointToPoint& call = calls_[i];
+      uint8_t& lane = context_.lanes[static_cast<size_t>(call.peer)];
+      const uint8_t direction = call.isSend ? kSendBusy : kRecvBusy;
+      const bool skipped = call.peer == context_.rank || (which == Which::Sends && !call.isSend);
+      if (skipped || finished(call) || (lane & direction) != 0) {
+        continue;
+      }
+      while (!finished(call) && !waiter_.failed() && (call.isSend ? trySend(call, lane) : tryReceive(call))) {
+        moved = true;
+      }
+      if (!finished(call)) {
+        lane |= direction;
+      }
+    }
+    skipFinished();
+    return moved || waiter_.failed();
+  }
+
+  // The whole rest where the receiver can read it where it lies, else a slot full of it.
+  bool trySend(PointToPoint& call, uint8_t& lane) {
+    Link& link = context_.endpoint->link(call.peer);
+    const std::byte* data = call.send + call.doneBytes;
+    size_t sizeBytes = totalBytes(call) - call.doneBytes;
+    const Digest digest = digestOf(call);
+    if (sizeBytes >= kInPlaceLeastBytes && link.canReference(data, sizeBytes)) {
+      if (!link.tryPostReference(data, sizeBytes, digest)) {
         return false;
       }
-      noteReference(transfer.call->peer);
+      lane |= kReferenced;
+    } else if (sizeBytes >= kPullLeastBytes && link.canOffer(data, sizeBytes)) {
+      if (!link.tryPostOffer(data, sizeBytes, digest)) {
+        return false;
+      }
+      lane |= kReferenced;
     } else {
-      std::byte* slot = link.tryStage(sliceBytes);
+      sizeBytes = std::min(sizeBytes, context_.endpoint->slotBytes());
+      std::byte* slot = link.tryStage(sizeBytes);
       if (slot == nullptr) {
         return false;
       }
-      copyBytes(slot, data, sliceBytes, Store::Cached);
-      link.post(sliceBytes, transfer.digest);
+      copyBytes(slot, data, sizeBytes, Store::Cached);
+      link.post(sizeBytes, digest);
     }
-    transfer.started = true;
-    transfer.doneBytes += sliceBytes;
-    context_.stats.bytesSent[pealStatSend] += sliceBytes;
+    call.started = true;
+    call.doneBytes += sizeBytes;
+    context_.stats.bytesSent[pealStatSend] += sizeBytes;
     ++context_.stats.messages[pealStatSend];
     return true;
   }
 
-  void noteReference(int peer) {
-    if (referenced_.empty() || referenced_.back() != peer) {
-      referenced_.push_back(peer);
-    }
-  }
-
-  bool tryReceive(Waiter& waiter, Transfer& transfer) {
-    Link& link = context_.endpoint->link(transfer.call->peer);
+  bool tryReceive(PointToPoint& call) {
+    Link& link = context_.endpoint->link(call.peer);
     Arrival arrival;
     if (!link.tryReceive(arrival)) {
       return false;
     }
-    Digest expected = transfer.digest;
+    Digest expected = digestOf(call);
     expected.collective = pealStatSend;
-    if (arrival.digest != expected || arrival.landed ||
-        arrival.bytes > transfer.totalBytes - transfer.doneBytes) {
-      const int peer = transfer.call->peer;
+    if (arrival.digest != expected || arrival.landed || arrival.bytes > totalBytes(call) - call.doneBytes) {
+      const int peer = call.peer;
       std::string what = disagreement(expected, context_.rank, arrival.digest, peer);
-      waiter.fail({pealInvalidUsage,
-                   fmt::format("{}: the ranks disagree on a call: {}. Rank {} is in {}, rank {} is in {}.",
-                               context_.name, what, context_.rank, describe(transfer.digest), peer,
-                               describe(arrival.digest))},
-                  peer);
+      waiter_.fail({pealInvalidUsage,
+                    fmt::format("{}: the ranks disagree on a call: {}. Rank {} is in {}, rank {} is in {}.",
+                                context_.name, what, context_.rank, describe(digestOf(call)), peer,
+                                describe(arrival.digest))},
+                   peer);
       return false;
     }
-    copyBytes(transfer.call->recv + transfer.doneBytes, arrival.data, arrival.bytes,
-              storeFor(transfer.totalBytes));
-    transfer.started = true;
-    transfer.doneBytes += arrival.bytes;
+    if (!arrival.remote) {
+      copyBytes(call.recv + call.doneBytes, arrival.data, arrival.bytes, store_);
+    } else if (!link.pull(call.recv + call.doneBytes, 0, arrival.bytes)) {
+      return false;  // the next look at the peers' health says why
+    }
+    call.started = true;
+    call.doneBytes += arrival.bytes;
     link.release();
     return true;
   }
 
-  void drain(Waiter& waiter) {
-    for (const int peer : referenced_) {
-      Link& link = context_.endpoint->link(peer);
-      waiter.until(peer, [&] { return link.drained(); });
+  void drain() {
+    for (size_t peer = 0; peer < context_.lanes.size(); ++peer) {
+      if ((context_.lanes[peer] & kReferenced) != 0) {
+        Link& link = context_.endpoint->link(static_cast<int>(peer));
+        waiter_.until(static_cast<int>(peer), [&] { return link.drained(); });
+      }
     }
-    waiter.untilSettled();
+    waiter_.untilSettled();
   }
 
   // Sends to oneself meet the receives from oneself in order, by a copy.
   std::optional<Fault> runToSelf() {
-    const auto toSelf = [this](const Transfer& transfer) { return transfer.call->peer == context_.rank; };
-    if (std::none_of(transfers_.begin(), transfers_.end(), toSelf)) {
+    const auto next = [this](size_t from, bool isSend) {
+      while (from < calls_.size() && (calls_[from].peer != context_.rank || calls_[from].isSend != isSend)) {
+        ++from;
+      }
+      return from;
+    };
+    size_t send = next(0, true), receive = next(0, false);
+    while (send < calls_.size() && receive < calls_.size() && calls_[send].count == calls_[receive].count &&
+           calls_[send].type == calls_[receive].type) {
+      copyBytes(calls_[receive].recv, calls_[send].send, totalBytes(calls_[send]), store_);
+      for (const size_t done : {send, receive}) {
+        calls_[done].started = true;
+        calls_[done].doneBytes = totalBytes(calls_[done]);
+      }
+      send = next(send + 1, true);
+      receive = next(receive + 1, false);
+    }
+    if (send == calls_.size() && receive == calls_.size()) {
       return std::nullopt;
     }
-    std::vector<PointToPoint*> sends;
-    std::vector<PointToPoint*> receives;
-    for (const Transfer& transfer : transfers_) {
-      if (toSelf(transfer)) {
-        (transfer.call->isSend ? sends : receives).push_back(transfer.call);
-      }
-    }
-    std::erase_if(transfers_, toSelf);
-    for (size_t i = 0; i < std::max(sends.size(), receives.size()); ++i) {
-      if (i >= sends.size() || i >= receives.size() || sends[i]->count != receives[i]->count ||
-          sends[i]->type != receives[i]->type) {
-        return Fault{
-            {pealInvalidUsage,
-             fmt::format("{}: {} sends to and {} receives from the rank itself in one group; each send "
-                         "needs a receive of the same count and data type in the same group.",
-                         context_.name, sends.size(), receives.size())},
-            context_.rank};
-      }
-      const size_t sizeBytes = sends[i]->count * elementBytes(sends[i]->type);
-      copyBytes(receives[i]->recv, sends[i]->send, sizeBytes, storeFor(sizeBytes));
-    }
-    return std::nullopt;
+    const auto ofSelf = [this](bool isSend) {
+      return std::count_if(calls_.begin(), calls_.end(), [&](const PointToPoint& call) {
+        return call.peer == context_.rank && call.isSend == isSend;
+      });
+    };
+    return Fault{{pealInvalidUsage,
+                  fmt::format("{}: {} sends to and {} receives from the rank itself in one group; each send "
+                              "needs a receive of the same count and data type in the same group.",
+                              context_.name, ofSelf(true), ofSelf(false))},
+                 context_.rank};
   }
 
   HostContext& context_;
-  std::vector<Transfer> transfers_;
-  std::vector<std::pair<int, bool>> busy_;  // of one pass: pairs and directions whose oldest is not through
-  std::vector<int> referenced_;
+  std::vector<PointToPoint>& calls_;
+  size_t first_ = 0;  // before it all are through
+  const Digest digest_;
+  Waiter waiter_;
+  Store store_ = Store::Cached;
 };
 
 }  // namespace
 
 std::optional<Fault> runPointToPoint(HostContext& context, std::vector<PointToPoint>& operations) {
+  if (operations.empty()) {
+    return std::nullopt;
+  }
   return Batch(context, operations).run();
 }
 

@@ -10,20 +10,22 @@ namespace {
 // Longer messages are read in place where they can be, which is the port's business.
 constexpr size_t kMostBytes = 4095;
 
-// All messages of the peers, in context.arrivals, and where each term of the sum lies.
+// All messages of the peers: where each term of the sum lies.
 bool receiveAll(HostContext& context, Waiter& waiter, const Digest& digest, size_t sizeBytes) {
   for (int step = 1; step < context.size; ++step) {
     const int from = (context.rank + step) % context.size;
-    Arrival& arrival = context.arrivals[static_cast<size_t>(from)];
+    Arrival& room = context.arrivals[static_cast<size_t>(from)];
     Link& link = context.endpoint->link(from);
-    if (!waiter.until(from, [&] { return link.tryReceive(arrival); })) {
+    const Arrival* arrival = nullptr;
+    if (!waiter.until(from, [&] { return (arrival = link.tryPeek(room)) != nullptr; })) {
       return false;
     }
-    if (arrival.digest != digest || arrival.bytes != sizeBytes || arrival.landed) [[unlikely]] {
-      waiter.fail(unexpectedArrival(context, digest, from, sizeBytes, arrival), from);
+    const bool hasData = !arrival->landed && !arrival->remote;
+    if (arrival->digest != digest || arrival->bytes != sizeBytes || !hasData) [[unlikely]] {
+      waiter.fail(unexpectedArrival(context, digest, from, sizeBytes, *arrival), from);
       return false;
     }
-    context.sources[static_cast<size_t>(from)] = arrival.data;
+    context.sources[static_cast<size_t>(from)] = arrival->data;
   }
   return true;
 }
@@ -43,13 +45,17 @@ std::optional<Fault> runShortAllReduce(HostContext& context, const Collective& c
   const auto peers = static_cast<size_t>(context.size) - 1;
   Endpoint& endpoint = *context.endpoint;
   Waiter waiter(context, digest);
-  endpoint.announce(digest, true);
-  std::byte* slot = nullptr;
-  if (waiter.until(-1, [&] { return (slot = endpoint.tryStageAll(sizeBytes)) != nullptr; })) {
+  std::byte* slot = endpoint.tryStageAll(sizeBytes);
+  if (slot == nullptr) [[unlikely]] {
+    endpoint.announce(digest, true);  // waits may last
+    waiter.until(-1, [&] { return (slot = endpoint.tryStageAll(sizeBytes)) != nullptr; });
+  }
+  if (slot != nullptr) {
     if (sizeBytes > 0) {
       std::memcpy(slot, call.send, sizeBytes);
     }
     endpoint.postAll(sizeBytes, digest);
+    endpoint.announce(digest, true);  // after the message, which the peers wait for
     context.stats.bytesSent[call.kind] += sizeBytes * peers;
     context.stats.messages[call.kind] += peers;
     if (receiveAll(context, waiter, digest, sizeBytes)) {
@@ -62,7 +68,8 @@ std::optional<Fault> runShortAllReduce(HostContext& context, const Collective& c
                 .finish = Finish::Yes});
       }
       for (int step = 1; step < context.size; ++step) {
-        endpoint.link((context.rank + step) % context.size).release();
+        // A peer cannot be past this call before this rank's message of the next.
+        endpoint.link((context.rank + step) % context.size).releaseQuietly();
       }
       waiter.untilSettled();
     }
