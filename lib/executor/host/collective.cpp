@@ -4,7 +4,7 @@
 #include "algorithms/pipeline.h"
 #include "lib/executor/host/host_port.h"
 #include "lib/executor/host/operation.h"
-#include "lib/executor/host/short_all_reduce.h"
+#include "lib/executor/host/short_collectives.h"
 #include "lib/executor/selection.h"
 
 namespace peal {
@@ -63,7 +63,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   }
   const Digest digest = digestOf(call);
   if (isShort(context, call)) {
-    return runShortAllReduce(context, call, digest);
+    return runShort(context, call, digest);
   }
   const Blocks blocks = blocksOf(call.kind, call.choice.algorithm, call.count,
                                  call.starts.empty() ? nullptr : call.starts.data(), context.size);
