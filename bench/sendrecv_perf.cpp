@@ -8,8 +8,8 @@ namespace {
 
 using namespace peal::bench;
 
-pealResult_t exchange(const void* send, void* receive, const Call& call, pealComm_t comm,
-                      pealStream_t stream) {
+pealResult_t sendAndReceive(const void* send, void* receive, const Call& call, pealComm_t comm,
+                            pealStream_t stream) {
   const int next = (call.rank + 1) % call.ranks;
   const int before = (call.rank + call.ranks - 1) % call.ranks;
   pealResult_t result = pealGroupStart();
@@ -38,7 +38,7 @@ const Collective kSendRecv{
           const int before = (call.rank + call.ranks - 1) % call.ranks;
           return std::vector<Piece>{{Piece::Source::Rank, call.count, before}};
         },
-    .run = exchange,
+    .run = sendAndReceive,
 };
 
 }  // namespace

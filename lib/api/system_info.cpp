@@ -21,7 +21,7 @@
 namespace peal {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string jsonText(std::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -79,16 +79,16 @@ std::string rangeText(const KnobInfo& info) {
 
 std::string knobJson(const KnobInfo& info, const Result<Configuration>& table) {
   const bool given = table && !table->isDefault(info.knob);
-  const std::string value = table && !info.secret ? quoted(utf8(table->text(info.knob))) : "null";
+  const std::string value = table && !info.secret ? jsonText(utf8(table->text(info.knob))) : "null";
   return fmt::format(
       R"({{"name": {}, "type": {}, "value": {}, "default": {}, "origin": {}, "range": {}, "help": {}, "secret": {}}})",
-      quoted(info.name), quoted(typeName(info.type)), value, quoted(info.defaultText),
-      table ? quoted(given ? "environment" : "default") : "null", quoted(rangeText(info)), quoted(info.help),
-      info.secret);
+      jsonText(info.name), jsonText(typeName(info.type)), value, jsonText(info.defaultText),
+      table ? jsonText(given ? "environment" : "default") : "null", jsonText(rangeText(info)),
+      jsonText(info.help), info.secret);
 }
 
 std::string partJson(std::string_view name, bool found, std::string_view why) {
-  return fmt::format(R"({{"name": {}, "found": {}, "why": {}}})", quoted(name), found, quoted(why));
+  return fmt::format(R"({{"name": {}, "found": {}, "why": {}}})", jsonText(name), found, jsonText(why));
 }
 
 std::string cudaText(const DeviceSupport& devices) {
@@ -130,7 +130,7 @@ std::string systemInfoJson() {
   const auto out = std::back_inserter(json);
   fmt::format_to(out, "{{\n  \"version\": \"{}.{}.{}\",\n  \"versionCode\": {},\n", PEAL_MAJOR, PEAL_MINOR,
                  PEAL_PATCH, PEAL_VERSION_CODE);
-  fmt::format_to(out, "  \"cpu\": {{\"isa\": {}, \"allowedCpus\": {}}},\n", quoted(isaName(bestIsa())),
+  fmt::format_to(out, "  \"cpu\": {{\"isa\": {}, \"allowedCpus\": {}}},\n", jsonText(isaName(bestIsa())),
                  allowedCpus());
   fmt::format_to(out, "  \"devices\": [\n    {},\n    {}\n  ],\n", partJson("host", true, "host memory"),
                  partJson("cuda", devices.count > 0, utf8(cudaText(devices))));
@@ -142,7 +142,7 @@ std::string systemInfoJson() {
   fmt::format_to(out, "  \"discovery\": [\n    {}\n  ],\n",
                  partJson("hwloc", hwloc.available, utf8(hwloc.reason)));
   fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
-                 table ? "null" : quoted(utf8(table.error().message)), knobs);
+                 table ? "null" : jsonText(utf8(table.error().message)), knobs);
   return json;
 }
 

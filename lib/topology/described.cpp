@@ -21,7 +21,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "peal-topology-1";
-constexpr size_t kMostBytes = 16 << 20;
+constexpr size_t kMostFileBytes = 16 << 20;
 constexpr size_t kMostNodes = 65536;
 constexpr size_t kMostParts = 65536;  // cores, caches, ... of a node
 constexpr size_t kMostDevices = 256;  // GPUs and NICs of a node
@@ -368,13 +368,13 @@ Result<Topology> parseTopology(const std::string& text, const std::string& sourc
 Result<Topology> readTopologyFile(const std::string& path) {
   std::error_code fault;
   const auto bytes = std::filesystem::file_size(path, fault);
-  if (fault || bytes > kMostBytes) {
+  if (fault || bytes > kMostFileBytes) {
     return Error{
         pealInvalidArgument,
-        fmt::format("the topology file {} cannot be read: {}. It is named by PEAL_TOPOLOGY_FILE or on the "
-                    "command line.",
-                    path,
-                    fault ? fault.message() : fmt::format("{} bytes are more than {}", bytes, kMostBytes))};
+        fmt::format(
+            "the topology file {} cannot be read: {}. It is named by PEAL_TOPOLOGY_FILE or on the "
+            "command line.",
+            path, fault ? fault.message() : fmt::format("{} bytes are more than {}", bytes, kMostFileBytes))};
   }
   const std::optional<std::string> text = readFile(path);
   if (!text) {

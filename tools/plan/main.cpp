@@ -129,7 +129,7 @@ std::optional<Cluster> readCluster(const CLI::App& app, const std::string& file,
   return input.ranks > 0 ? partOf(cluster, input.ranks, input.group) : cluster;
 }
 
-int run(int argc, char** argv) {
+int runPlan(int argc, char** argv) {
   CLI::App app{
       "Memory, communication and time of a ZeRO training step, and which stage to choose.\n"
       "Formulas: docs/ZERO-ENGINE.md. Example: peal-plan -p 13B -n 32 -g 8 --memory 80GB --bandwidth 50GB "
@@ -173,5 +173,5 @@ int run(int argc, char** argv) {
 }  // namespace peal::tools
 
 int main(int argc, char** argv) {
-  return peal::tools::guard("peal-plan", [&] { return peal::tools::run(argc, argv); });
+  return peal::tools::guard("peal-plan", [&] { return peal::tools::runPlan(argc, argv); });
 }

@@ -11,7 +11,7 @@
 namespace peal::tools {
 namespace {
 
-constexpr std::string_view kSuffixes = "kMGTP";
+constexpr std::string_view kDecimalSuffixes = "kMGTP";
 
 [[noreturn]] void refuse(std::string_view text, std::string_view what, const char* examples) {
   throw UsageError(fmt::format("{}: \"{}\" is not a quantity; write it like {}", what, text, examples));
@@ -34,7 +34,7 @@ double takeFactor(std::string_view& text, bool binary) {
     return 1;
   }
   const char letter = text[0] == 'K' ? 'k' : text[0];
-  const size_t power = kSuffixes.find(letter);
+  const size_t power = kDecimalSuffixes.find(letter);
   if (power == std::string_view::npos) {
     return 1;
   }

@@ -6,7 +6,7 @@
 namespace peal::train {
 namespace {
 
-struct History {
+struct Continuations {
   uint32_t occurrences = 0;
   uint32_t kinds = 0;
 };
@@ -14,7 +14,7 @@ struct History {
 // Histories and history-symbol pairs of one length, keyed by their symbols as digits. Keys of up to three
 // symbols of history fit: vocabulary^4 < 2^64 for every vocabulary up to 65535.
 struct Counts {
-  std::unordered_map<uint64_t, History> histories;
+  std::unordered_map<uint64_t, Continuations> histories;
   std::unordered_map<uint64_t, uint32_t> pairs;
 };
 
@@ -26,7 +26,7 @@ class Ngram {
       Counts& counts = counts_[length];
       for (size_t i = length; i < training.size(); ++i) {
         const uint64_t history = key(training.data() + i, length);
-        History& seen = counts.histories[history];
+        Continuations& seen = counts.histories[history];
         ++seen.occurrences;
         if (++counts.pairs[history * vocabulary_ + training[i]] == 1)
           ++seen.kinds;
