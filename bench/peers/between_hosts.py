@@ -4,7 +4,9 @@
     bench/peers/between_hosts.py [--rate 1gbit] [--rounds 9] [--real-time] [--json FILE]
 
 The hosts are two network namespaces of this machine (tools/hosts/hosts.py), one rank on each; needs root. At every size
-each round asks every contender for one batch; printed are medians over the rounds, and best peer's time / peal's.
+each round asks every contender for one batch; printed are medians over the rounds, and the least of peers' times / peal's.
+gloo's halving-doubling works in place, and its copy into place is not timed: it is held against peal in place, the others
+against peal out of place.
 Installs Debian's packages of the peers with --install; a peer that is missing or fails is left out, with a word.
 """
 import argparse
@@ -36,12 +38,15 @@ def start_on(made, host, command, **environment):
     return process
 
 
-def peal(made, program):
+IN_PLACE = {"gloo halving_doubling"}
+
+
+def peal(made, program, mode):
     def start(ranks, control, meeting):
-        return [start_on(made, rank, [program, "plain", control, meeting], PEAL_RANK=str(rank), PEAL_SIZE=str(ranks),
+        return [start_on(made, rank, [program, mode, control, meeting], PEAL_RANK=str(rank), PEAL_SIZE=str(ranks),
                          PEAL_ROOT=f"host0:{hosts.ROOT_PORT}", PEAL_LOCAL_RANK="0", PEAL_LOCAL_SIZE="1")
                 for rank in range(ranks)]
-    return contenders.Contender("peal", "peal", {"plain"}, start)
+    return contenders.Contender("peal" if mode == "plain" else f"peal {mode}", "peal", {mode}, start)
 
 
 def open_mpi(made, program, variant):
@@ -65,7 +70,7 @@ def gloo(made, program, algorithm):
 
 def entrants(made, build, say):
     built = contenders.peer_drivers(build, ["Open MPI", "gloo"], say)
-    found = [peal(made, os.path.join(build, "bench", "peers", "driver_peal"))]
+    found = [peal(made, os.path.join(build, "bench", "peers", "driver_peal"), mode) for mode in ("plain", "in-place")]
     if "Open MPI" in built:
         found += [open_mpi(made, built["Open MPI"], variant) for variant in OPEN_MPI_FLAGS]
     if "gloo" in built:
@@ -131,8 +136,9 @@ def table(times, sizes):
     lines = [f"{'size (B)':>10}" + "".join(f"{name:>23}" for name in names) + "   best peer / peal"]
     for size in sizes:
         medians = {name: statistics.median(of[size]) for name, of in times.items() if size in of}
-        peers = [time for name, time in medians.items() if name != "peal"]
-        ratio = f"{min(peers) / medians['peal']:19.2f}" if peers else ""
+        ratios = [time / medians["peal in-place" if name in IN_PLACE else "peal"]
+                  for name, time in medians.items() if not name.startswith("peal")]
+        ratio = f"{min(ratios):19.2f}" if ratios else ""
         cells = [f"{medians[name]:>20.1f} us" if name in medians else f"{'-':>23}" for name in names]
         lines.append(f"{size:>10}{''.join(cells)}{ratio}")
     return "\n".join(lines)

@@ -51,7 +51,9 @@ bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
 }
 
 // Only all-reduce has two shots, a barrier has no ring, reduce-scatter and all-gather have no tree; and on
-// one node hierarchical algorithms are the direct ones. The direct form stands for the missing one.
+// one node hierarchical algorithms are the direct ones. With every rank on a node of its own they are, too,
+// but that they run ahead in single messages where bursts are better. The direct form stands for the missing
+// one.
 Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
   const int kind = question.kind;
   const bool allReduce = kind == pealStatAllReduce;
@@ -60,7 +62,11 @@ Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
       if (kind == pealStatBarrier) {
         return severalNodes(question) ? Algorithm::Tree : Algorithm::OneShot;
       }
-      return severalNodes(question) ? algorithm : allReduce ? Algorithm::TwoShot : Algorithm::OneShot;
+      if (severalNodes(question) &&
+          (question.burst == 1 || kind == pealStatBroadcast || kind == pealStatReduce)) {
+        return algorithm;
+      }
+      return allReduce ? Algorithm::TwoShot : Algorithm::OneShot;
     case Algorithm::Tree:
       return kind == pealStatReduceScatter || kind == pealStatAllGather ? Algorithm::OneShot : algorithm;
     case Algorithm::TwoShot:
