@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "transports/tcp/tcp.h"
 
@@ -113,11 +114,12 @@ Result<void> TcpFabric::checkCards(const std::vector<std::vector<std::byte>>& ca
 
 Result<void> TcpFabric::makeLinks(std::vector<PeerSocket> sockets, size_t ranks) {
   byRank_.assign(ranks, nullptr);
+  watched_.assign(sockets.size(), sockets.size() <= kFewLinks ? 0U : EPOLLIN);
   station_.epoll = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
   for (PeerSocket& socket : sockets) {
     tuneSocket(socket.socket.get(), station_.options);
     epoll_event event{};
-    event.events = sockets.size() <= kFewLinks ? 0U : EPOLLIN;
+    event.events = watched_[links_.size()];
     event.data.u64 = links_.size();
     if (epoll_ctl(station_.epoll.get(), EPOLL_CTL_ADD, socket.socket.get(), &event) != 0) {
       return systemError(fmt::format("epoll for the connection to rank {}", socket.peerRank), errno);
@@ -126,7 +128,6 @@ Result<void> TcpFabric::makeLinks(std::vector<PeerSocket> sockets, size_t ranks)
     links_.push_back(std::make_unique<TcpLink>(station_, std::move(socket)));
     byRank_[peer] = links_.back().get();
   }
-  watchedForRoom_.assign(links_.size(), false);
   return {};
 }
 
@@ -139,7 +140,26 @@ bool TcpFabric::settled() {
   return station_.waiting == 0;
 }
 
+// Few connections are read in turn; of more the system is asked which have something.
+bool TcpFabric::areFew() const { return links_.size() <= kFewLinks; }
+
+void TcpFabric::watch(size_t index, uint32_t events) {
+  if (watched_[index] != events && !links_[index]->isDead()) {
+    watched_[index] = events;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = index;
+    epoll_ctl(station_.epoll.get(), EPOLL_CTL_MOD, links_[index]->descriptor(), &event);
+  }
+}
+
 void TcpFabric::poll() {
+  // Nobody sleeps any more: telling would be work for whoever sends.
+  if (std::exchange(isArmed_, false) && areFew()) {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      watch(i, 0);
+    }
+  }
   if (station_.waiting > 0 || areFew()) {
     for (const std::unique_ptr<TcpLink>& link : links_) {
       if (!link->isDead()) {
@@ -155,25 +175,14 @@ void TcpFabric::poll() {
   }
 }
 
-// Few connections are read in turn; of more the system is asked which have something.
-bool TcpFabric::areFew() const { return links_.size() <= kFewLinks; }
-
-// The descriptor tells of what the system has, so nothing that came may stay there. Of few links it tells
-// once, and only from here on: telling is work for whoever sends.
+// The descriptor tells of what the system has, so nothing that came may stay there.
 bool TcpFabric::arm() {
+  isArmed_ = true;
   for (size_t i = 0; i < links_.size(); ++i) {
-    TcpLink& link = *links_[i];
-    if (!link.isDead()) {
-      link.pump(TcpLink::Extent::All);
+    if (!links_[i]->isDead()) {
+      links_[i]->pump(TcpLink::Extent::All);
     }
-    const bool wants = areFew() || link.isWaiting() != watchedForRoom_[i];
-    if (!link.isDead() && wants) {
-      watchedForRoom_[i] = link.isWaiting();
-      epoll_event event{};
-      event.events = (areFew() ? EPOLLIN | EPOLLONESHOT : EPOLLIN) | (link.isWaiting() ? EPOLLOUT : 0U);
-      event.data.u64 = i;
-      epoll_ctl(station_.epoll.get(), EPOLL_CTL_MOD, link.descriptor(), &event);
-    }
+    watch(i, links_[i]->isWaiting() ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
   return true;
 }

@@ -40,12 +40,14 @@ class TcpFabric final : public Fabric {
   Result<void> makeLinks(std::vector<PeerSocket> sockets, size_t ranks);
   void leave();
   bool areFew() const;
+  void watch(size_t index, uint32_t events);
 
   Station station_;
   bool isConnected_ = false;
   std::vector<std::unique_ptr<TcpLink>> links_;
-  std::vector<bool> watchedForRoom_;  // by links_: whether epoll_ also tells when the system takes more
-  std::vector<TcpLink*> byRank_;      // nullptr: not a peer
+  std::vector<uint32_t> watched_;  // by links_: of which events station_.epoll tells
+  bool isArmed_ = false;           // and whether somebody may sleep by it
+  std::vector<TcpLink*> byRank_;   // nullptr: not a peer
 };
 
 }  // namespace peal::tcp

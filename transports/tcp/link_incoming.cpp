@@ -24,6 +24,9 @@ void TcpLink::pump(Extent extent) {
   const auto isEnough = [&] { return extent == Extent::NextMessage && arrived_ > received_; };
   for (int reads = 0; !dead_ && !isEnough() && reads < kReadsMost && receive(extent); ++reads) {
   }
+  if (isControlDue_) {
+    flush();  // credits for what has come
+  }
 }
 
 // One read, into the data that are on their way and on into front_. Whether there may be more.
