@@ -39,9 +39,8 @@ if(PEAL_SANITIZE)
 endif()
 target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
 
-# For what is around what is tested, linked last: it takes a fifth less time to compile without those checks of UBSan on
-# pointers that AddressSanitizer answers for as well. In the library, the simulator and the kernels UBSan checks
-# everything.
+# For what is around what is tested, linked last: there is less to compile without those checks of UBSan on pointers
+# that AddressSanitizer answers for as well. In the library, the simulator and the kernels UBSan checks everything.
 add_library(peal_test_checks INTERFACE)
 if(PEAL_SANITIZE MATCHES "undefined")
   target_compile_options(peal_test_checks INTERFACE "${host}-fno-sanitize=null,object-size,vptr,pointer-overflow>")
