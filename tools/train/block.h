@@ -2,22 +2,21 @@
 // hands it widened weights; keeps the activations between its forward and its backward pass.
 #pragma once
 #include <functional>
-#include <vector>
 
-#include "tools/train/attention.h"
+#include "tools/train/compute.h"
 #include "tools/train/parameters.h"
 
 namespace peal::train {
 
 // Memory that all blocks use in turn during a backward pass.
 struct BlockScratch {
-  BlockScratch(size_t rows, size_t width, size_t length);
-  std::vector<float> hidden;    // rows × 4 width
-  std::vector<float> qkv;       // rows × 3 width
-  std::vector<float> narrow;    // rows × width
-  std::vector<float> scores;    // length × length
-  std::vector<float> gradient;  // one parameter
-  std::vector<float> second;    // a vector parameter that comes with another
+  BlockScratch(Compute& compute, const AttentionShape& shape);
+  Floats hidden;    // rows × 4 width
+  Floats qkv;       // rows × 3 width
+  Floats narrow;    // rows × width
+  Floats scores;    // attentionScratchCount()
+  Floats gradient;  // one parameter
+  Floats second;    // a vector parameter that comes with another
   size_t floats() const;
 };
 
@@ -26,7 +25,7 @@ using BlockGradient = std::function<void(BlockParameter, const float*)>;
 
 class Block {
  public:
-  Block(const ModelShape& shape, size_t sequences);
+  Block(Compute& compute, const AttentionShape& shape);
 
   // weights: kBlockParameters pointers. x and out: rows × width.
   void forward(const AttentionShape& shape, const float* const* weights, const float* x, float* out);
@@ -42,8 +41,9 @@ class Block {
   void backwardMlp(size_t rows, size_t width, const float* const* weights, float* dx, BlockScratch& scratch,
                    const BlockGradient& ready);
 
-  std::vector<float> input_, mean1_, inverse1_, norm1_, qkv_, probabilities_, attended_;
-  std::vector<float> middle_, mean2_, inverse2_, norm2_, expanded_, activated_;
+  Compute& compute_;
+  Floats input_, mean1_, inverse1_, norm1_, qkv_, probabilities_, attended_;
+  Floats middle_, mean2_, inverse2_, norm2_, expanded_, activated_;
 };
 
 }  // namespace peal::train

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "tools/common/error.h"
 #include "tools/train/hash.h"
 #include "tools/train/kernels.h"
@@ -27,15 +25,15 @@ void EngineParameters::leave(size_t unit, Pass pass) {
 }
 
 void EngineParameters::read(size_t parameter, float* values) {
-  kernels().widen(engine_.weights(static_cast<int>(parameter)), values, specs_[parameter].count());
+  compute_.widen(engine_.weights(static_cast<int>(parameter)), values, specs_[parameter].count());
 }
 
 void EngineParameters::gradientReady(size_t parameter, const float* values) {
   const int id = static_cast<int>(parameter);
   if (reduceType_ == pealZeroReduceFp32) {
-    std::copy_n(values, specs_[parameter].count(), engine_.gradientFp32(id));
+    compute_.copy(values, engine_.gradientFp32(id), specs_[parameter].count());
   } else {
-    kernels().narrow(values, engine_.gradient(id), specs_[parameter].count());
+    compute_.narrow(values, engine_.gradient(id), specs_[parameter].count());
   }
   engine_.gradientReady(id);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "peal/zero.hpp"
+#include "tools/train/compute.h"
 #include "tools/train/parameters.h"
 #include "tools/train/trace.h"
 
@@ -14,8 +15,14 @@ namespace peal::train {
 class EngineParameters : public ParameterAccess {
  public:
   EngineParameters(zero::Engine& engine, const std::vector<ParameterSpec>& specs,
-                   pealZeroReduceType_t reduceType, size_t units, Tracer& tracer)
-      : engine_(engine), specs_(specs), reduceType_(reduceType), tracer_(tracer), entered_(units) {}
+                   pealZeroReduceType_t reduceType, size_t units, Tracer& tracer,
+                   Compute& compute = hostCompute())
+      : engine_(engine),
+        specs_(specs),
+        reduceType_(reduceType),
+        tracer_(tracer),
+        compute_(compute),
+        entered_(units) {}
 
   void enter(size_t unit, Pass pass) override;
   void leave(size_t unit, Pass pass) override;
@@ -27,6 +34,7 @@ class EngineParameters : public ParameterAccess {
   const std::vector<ParameterSpec>& specs_;
   pealZeroReduceType_t reduceType_;
   Tracer& tracer_;
+  Compute& compute_;              // the engine's memory is where it computes
   std::vector<int64_t> entered_;  // when, per unit, for the trace
 };
 

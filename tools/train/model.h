@@ -16,13 +16,15 @@ enum class Activations { Kept, Recomputed };
 // What a model will allocate, and how many parameters it has, without making it. Floating point, because the
 // answer for an absurd shape must not overflow.
 double workspaceBytesFor(const ModelShape& shape, size_t sequences,
-                         Activations activations = Activations::Kept);
+                         Activations activations = Activations::Kept,
+                         ComputeDevice device = ComputeDevice::Host);
 double parametersOf(const ModelShape& shape);
 
 class Model {
  public:
-  // Room for up to `sequences` sequences of up to shape.context tokens.
-  Model(const ModelShape& shape, size_t sequences, Activations activations = Activations::Kept);
+  // Room for up to `sequences` sequences of up to shape.context tokens. compute outlives the model.
+  Model(const ModelShape& shape, size_t sequences, Activations activations = Activations::Kept,
+        Compute& compute = hostCompute());
 
   const ModelShape& shape() const { return shape_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
@@ -34,7 +36,7 @@ class Model {
   // The gradient of the last loss(), which must have been called with the same access and tokens.
   void backward(ParameterAccess& access);
 
-  // Logits (vocabulary floats) of the symbol that follows inputs[0 .. length - 1].
+  // Logits (vocabulary floats, the host's) of the symbol that follows inputs[0 .. length - 1].
   const float* predict(ParameterAccess& access, const uint32_t* inputs, size_t length);
 
   // Activations, scratch and widened weights, as allocated.
@@ -42,27 +44,29 @@ class Model {
 
  private:
   void forward(ParameterAccess& access, const uint32_t* inputs, size_t sequences, size_t length);
-  void embed();
   void forwardBlock(size_t block);
   Block& restoredBlock(size_t block);
   void readBlock(ParameterAccess& access, size_t block);
   void backwardEmbedding(ParameterAccess& access, const float* dx);
+  TokenRows inputRows() const { return {inputs_.data(), current_.rows(), current_.length}; }
+  std::vector<const Floats*> arrays() const;  // beside those of blocks and scratch
 
   ModelShape shape_;
   std::vector<ParameterSpec> specs_;
-  size_t capacity_;  // sequences
+  Compute& compute_;
   Activations activations_;
-  std::vector<std::unique_ptr<Block>> blocks_;   // Recomputed: one, for all in turn
-  std::vector<std::vector<float>> blockInputs_;  // Recomputed: of every block
+  std::vector<std::unique_ptr<Block>> blocks_;  // Recomputed: one, for all in turn
+  std::vector<Floats> blockInputs_;             // Recomputed: of every block
   BlockScratch scratch_;
 
   AttentionShape current_{};  // of the last forward pass
   std::vector<uint32_t> inputs_;
-  std::vector<float> tokenEmbedding_, positionEmbedding_, finalGain_, finalBias_;
-  std::vector<float> blockWeights_;  // of one block at a time
+  Floats tokenEmbedding_, positionEmbedding_, finalGain_, finalBias_;
+  Floats blockWeights_;  // of one block at a time
   std::vector<const float*> blockPointers_;
-  std::vector<float> residual_, output_, finalNorm_, mean_, inverse_, logits_;
-  std::vector<float> tokenGradient_, dx_;
+  Floats residual_, output_, finalNorm_, mean_, inverse_, logits_;
+  Floats tokenGradient_, dx_;
+  std::vector<float> predicted_;  // the host's
 };
 
 }  // namespace peal::train
