@@ -45,9 +45,16 @@ class Root:
                           for test in ("api_collectives", "api_calls", "api_adamw", "nodes"))):
             script(self.folder / program, "exit 0")
         script(self.build / "bench/micro/gpu/gpu_bench", f"cp {self.kernels} $1; echo the table")
+        self.train("3.5")
         peers = self.folder / "bench/micro/gpu/compare_peers.py"
         peers.parent.mkdir(parents=True)
         peers.write_text("print('no peers')\n", encoding="utf-8")
+
+    def train(self, loss_on_two_ranks):
+        """A peal-train whose last argument is the file of its metrics."""
+        script(self.build / "tools/train/peal-train",
+               f'loss=3.5; [ "$4" = 2 ] && loss={loss_on_two_ranks}; for last; do :; done\n'
+               """printf '{"event": "step", "loss": %s}\\n' "$loss" > "$last"; echo compute: here""")
 
     def run(self, *arguments):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
@@ -104,6 +111,11 @@ class GpuCheck(unittest.TestCase):
                 b"sleep" in Path(f"/proc/{child.read_text().strip()}/cmdline").read_bytes():
             time.sleep(0.05)
         self.assertLess(time.monotonic(), end, "a process was left behind")
+
+    def test_losses_that_are_not_the_hosts_fail(self):
+        self.root.train("3.6")
+        done, report = self.root.run()
+        self.assertEqual((done.returncode, report["failed"]), (1, ["losses of peal-train on cuda, 2 ranks"]))
 
     def test_keeps_to_its_time(self):
         script(self.root.build / "bench/all_reduce_perf", "sleep 900")

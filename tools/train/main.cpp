@@ -52,6 +52,9 @@ int trainMain(int argc, char** argv) {
   tools::RankSetup setup;
   setup.config.deterministic = 1;
   setup.config.commName = "peal-train";
+  if (options.device == ComputeDevice::Cuda) {
+    setup.device = [](const tools::RankContext& context) { return chooseCudaDevice(context.localRank); };
+  }
   // A rank was lost, or could not go on. Once: from the parent of the ranks, or from a launcher's rank 0, or
   // from rank 1 if that is the lost one.
   const auto hint = [&](const std::string& why) {

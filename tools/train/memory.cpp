@@ -19,20 +19,36 @@ double rankBytes(const TrainOptions& options, const ModelShape& shape, int size)
   constexpr double kFirstValue = 4;
   const double perParameter =
       whole[options.stage] + sharded[options.stage] / options.shards(size) + kFirstValue;
-  return perParameter * parametersOf(shape) + workspaceBytesFor(shape, options.batch, options.activations);
+  return perParameter * parametersOf(shape) +
+         workspaceBytesFor(shape, options.batch, options.activations, options.device);
+}
+
+namespace {
+constexpr double kGib = 1 << 30;
 }
 
 void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize) {
   const double machine =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const double needed = localSize * rankBytes(options, shape, size);
-  if (needed > machine) {
-    constexpr double kGib = 1 << 30;
+  if (options.device == ComputeDevice::Host && needed > machine) {
     throw tools::UsageError(
         fmt::format("this model of {:.3g} parameters needs about {:.4g} GiB for {} ranks on this machine, "
                     "which has {:.4g} GiB. Use "
                     "a smaller --width, --layers, --context or --batch, or a higher --stage",
                     parametersOf(shape), needed / kGib, localSize, machine / kGib));
+  }
+}
+
+void checkDeviceMemory(const TrainOptions& options, const ModelShape& shape, int size, int device) {
+  const double needed = rankBytes(options, shape, size);
+  const auto available = static_cast<double>(freeCudaBytes(device));
+  if (needed > available) {
+    throw tools::UsageError(fmt::format(
+        "this model of {:.3g} parameters needs about {:.4g} GiB for each rank, and GPU {} has {:.4g} GiB "
+        "free. Use a smaller --width, --layers, --context or --batch, --recompute, a higher --stage, or "
+        "fewer ranks on each GPU",
+        parametersOf(shape), needed / kGib, device, available / kGib));
   }
 }
 

@@ -8,9 +8,11 @@ namespace peal::train {
 // workspace.
 double rankBytes(const TrainOptions& options, const ModelShape& shape, int size);
 
-// Throws UsageError if localSize of `size` ranks need more than this machine's memory. A run that does not
-// fit would not fail but drive the machine into swapping.
+// Host memory, where the options compute there: throws UsageError if localSize of `size` ranks need more than
+// this machine's memory. A run that does not fit would not fail but drive the machine into swapping.
 void checkMemory(const TrainOptions& options, const ModelShape& shape, int size, int localSize);
+// The same of a GPU and of one rank, in the rank's own process.
+void checkDeviceMemory(const TrainOptions& options, const ModelShape& shape, int size, int device);
 
 // Memory of this process that is resident, as the kernel counts it: now, and at most since it began.
 struct ResidentMemory {

@@ -108,6 +108,23 @@ void addTraining(CLI::App& app, TrainOptions& options) {
   app.add_option("--seed", options.seed, "Of first values, data order and samples")->group(group);
 }
 
+void addDevice(CLI::App& app, TrainOptions& options) {
+  const char* group = "Device";
+  static const std::map<std::string, ComputeDevice> devices = {{"host", ComputeDevice::Host},
+                                                               {"cuda", ComputeDevice::Cuda}};
+  app.add_option("--device", options.device,
+                 "host, or cuda: model and engine on GPUs, the ranks of a machine dealt out to them in turn")
+      ->transform(CLI::Transformer(devices))
+      ->type_name("NAME")
+      ->group(group)
+      ->default_str("host");
+  app.add_option("--cublas", options.cublasPath,
+                 "The cuBLAS for --device cuda (libcublas.so of CUDA 12 or 13)")
+      ->type_name("FILE")
+      ->group(group)
+      ->default_str("the installed one");
+}
+
 void addEngine(CLI::App& app, EngineChoices& engine) {
   const char* group = "ZeRO engine";
   static const std::map<std::string, pealZeroMasterFormat_t> formats = {
@@ -253,6 +270,7 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
   tools::addRanksOption(app, options.ranks);
   addModel(app, options);
   addTraining(app, options);
+  addDevice(app, options);
   addEngine(app, options.engine);
   addTextAndOutput(app, options, bucketBytes);
   if (const std::optional<int> code = tools::parseArguments(app, argc, argv)) {
@@ -296,6 +314,13 @@ void checkOptions(const TrainOptions& options) {
   }
   if (options.saveEvery > 0 && options.savePath.empty()) {
     throw UsageError("--save-every needs --save DIR: where to");
+  }
+  if (!options.cublasPath.empty() && options.device != ComputeDevice::Cuda) {
+    throw UsageError(
+        fmt::format("--cublas {} is for --device cuda: the host computes with OpenBLAS", options.cublasPath));
+  }
+  if (options.device == ComputeDevice::Cuda && !whyNoCuda().empty()) {
+    throw UsageError(whyNoCuda());
   }
   checkEngine(options);
   if (options.beta1 >= 1 || options.beta2 >= 1) {

@@ -43,6 +43,8 @@ struct TrainOptions {
   size_t accumulate = 1;               // micro-batches of a step
   Accumulation accumulation = Accumulation::SameBits;
   Activations activations = Activations::Kept;
+  ComputeDevice device = ComputeDevice::Host;
+  std::string cublasPath;  // empty: the usual ones
   EngineChoices engine;
 
   uint64_t steps = 1000;

@@ -7,8 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/common/plot.h"
-#include "tools/train/blas.h"
-#include "tools/train/kernels.h"
 
 namespace peal::train {
 namespace {
@@ -65,8 +63,8 @@ void Reporter::start(const Trainer& trainer) {
       options_.stage,
       options_.hasReplicas(context_.size) ? fmt::format(" in groups of {}", options_.shardGroup) : "",
       grouped(options_.sequencesPerStep(context_.size) * shape.context), options_.batch, options_.accumulate);
-  fmt::print("compute: one core per rank, OpenBLAS kernels {}, own loops {}\n\n", blas().kernels,
-             kernels().name);
+  const ComputeNames names = trainer.computeNames();
+  fmt::print("compute: {}\n\n", names.sentence);
   std::fflush(stdout);
   if (!options_.resumePath.empty()) {
     fmt::print("resumed from {} after step {}: {} sequences a step in up to {} micro-batches\n\n",
@@ -93,8 +91,9 @@ void Reporter::start(const Trainer& trainer) {
                   {"optimizerBytes", options_.engine.optimizerBytes()},
                   {"shardGroup", options_.shards(context_.size)},
                   {"seed", options_.seed},
-                  {"blasKernels", blas().kernels},
-                  {"loops", kernels().name}});
+                  {"device", options_.device == ComputeDevice::Host ? "host" : "cuda"},
+                  {"blasKernels", names.products},
+                  {"loops", names.loops}});
 }
 
 void Reporter::step(const Trainer& trainer, const StepResult& result) {
@@ -229,9 +228,11 @@ void Reporter::printMemory(const Summary& summary) {
     fmt::print("  {} of {} ranks have an arena whose size is not the planned one\n",
                summary.ranksWithOtherMemory, context_.size);
   }
-  fmt::print("  {:<32} {:>15} {:>15}  the planned sum of the above and of first values\n",
-             "resident with engine and model", grouped(summary.residentBytes),
-             grouped(summary.residentPlannedBytes));
+  if (options_.device == ComputeDevice::Host) {  // else it is the device's
+    fmt::print("  {:<32} {:>15} {:>15}  the planned sum of the above and of first values\n",
+               "resident with engine and model", grouped(summary.residentBytes),
+               grouped(summary.residentPlannedBytes));
+  }
 }
 
 void Reporter::printSent(const Summary& summary) {

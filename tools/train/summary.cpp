@@ -139,8 +139,8 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   }
   summary.modelStateFormulaBytes = stage.modelStates;
   summary.workspaceBytes = trainer.model().workspaceBytes();
-  summary.workspaceFormulaBytes = static_cast<uint64_t>(
-      std::llround(workspaceBytesFor(trainer.model().shape(), options.batch, options.activations)));
+  summary.workspaceFormulaBytes = static_cast<uint64_t>(std::llround(
+      workspaceBytesFor(trainer.model().shape(), options.batch, options.activations, options.device)));
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
   summary.residentBytes = residentMemory().peakBytes - trainer.residentBefore().nowBytes;
   summary.residentPlannedBytes = summary.workspaceFormulaBytes + firstValueBytes(summary.parameters, context);

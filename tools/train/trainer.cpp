@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -89,17 +90,56 @@ pealZeroPlanInput_t planInput(const TrainOptions& options, const Model& model, i
   return input;
 }
 
+HostRanks::HostRanks(const tools::RankContext& context) : context_(context) {
+  if (context.device == PEAL_DEVICE_HOST) {
+    return;
+  }
+  pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+  config.device = PEAL_DEVICE_HOST;
+  config.deterministic = 1;
+  config.commName = "peal-train's host memory";
+  tools::check(pealCommSplit(context.comm, 0, context.rank, &split_, &config), "pealCommSplit", context.comm);
+  context_.comm = split_;
+}
+
+HostRanks::~HostRanks() {
+  // Ranks that wait for one that gave up must not: then it is aborted instead.
+  if (split_ != nullptr && (std::uncaught_exceptions() > 0 || pealCommDestroy(split_) != pealSuccess)) {
+    pealCommAbort(split_);
+  }
+}
+
+namespace {
+
+std::unique_ptr<Compute> makeCompute(const TrainOptions& options, const ModelShape& shape,
+                                     const tools::RankContext& context) {
+  if (options.device == ComputeDevice::Host) {
+    return nullptr;
+  }
+  std::unique_ptr<Compute> compute = makeCudaCompute(context.device, options.cublasPath);
+  checkDeviceMemory(options, shape, context.size, context.device);
+  return compute;
+}
+
+}  // namespace
+
 Trainer::Trainer(const TrainOptions& options, const Text& text, const tools::RankContext& context)
     : options_(options),
       text_(text),
-      context_(context),
-      tracer_(options, context),
+      ranks_(context),
+      context_(ranks_.context()),
+      tracer_(options, context_),
+      cuda_(makeCompute(options, shapeFor(options, text), context)),
+      model_(shapeFor(options, text), options.batch, options.activations, compute()),
       engine_(context.comm, engineOptions(options)),
-      model_(shapeFor(options, text), options.batch, options.activations),
-      access_(engine_, model_.specs(), options.engine.reduceType, unitCount(model_.shape()), tracer_),
+      access_(engine_, model_.specs(), options.engine.reduceType, unitCount(model_.shape()), tracer_,
+              compute()),
       inputs_(options.batch * options.shape.context),
       targets_(inputs_.size()) {
   agree();
+  if (cuda_) {
+    engine_.setStream(cuda_->stream());
+  }
   tracer_.follow(engine_);
   pealZeroGroup_t embeddings = zero::defaultGroup();
   embeddings.learningRateFactor = options_.embeddingRate;

@@ -30,6 +30,21 @@ struct Sent {
   uint64_t betweenElements, betweenBytes;
 };
 
+// The ranks of a run with a communicator on host memory: the run's, or one split from it where that is on
+// GPUs. For what the trainer itself tells other ranks.
+class HostRanks {
+ public:
+  explicit HostRanks(const tools::RankContext& context);  // collective
+  HostRanks(const HostRanks&) = delete;
+  HostRanks& operator=(const HostRanks&) = delete;
+  ~HostRanks();
+  const tools::RankContext& context() const { return context_; }
+
+ private:
+  tools::RankContext context_;
+  pealComm_t split_ = nullptr;
+};
+
 class Trainer {
  public:
   // Throws ToolError if the ranks' texts or options differ.
@@ -62,6 +77,7 @@ class Trainer {
   uint64_t sumOverRanks(uint64_t value);
 
   const Model& model() const { return model_; }
+  ComputeNames computeNames() const { return (cuda_ ? *cuda_ : hostCompute()).names(); }
   ResidentMemory residentBefore() const { return residentBefore_; }  // before engine and model were made
   zero::Engine& engine() { return engine_; }
   // Writes the trace, if one is being made.
@@ -76,13 +92,17 @@ class Trainer {
   Sent sent() const;  // by this rank
   void countEvaluation(const Sent& before);
 
+  Compute& compute() { return cuda_ ? *cuda_ : hostCompute(); }
+
   const TrainOptions& options_;
   const Text& text_;
-  tools::RankContext context_;
+  HostRanks ranks_;
+  const tools::RankContext& context_;  // of ranks_
   ResidentMemory residentBefore_ = residentMemory();
   Tracer tracer_;
-  zero::Engine engine_;
+  std::unique_ptr<Compute> cuda_;  // with --device cuda. Its stream is the engine's caller's, and outlives it
   Model model_;
+  zero::Engine engine_;  // ends first: freeing memory of a GPU waits for what the engine has queued there
   EngineParameters access_;
   std::vector<uint32_t> inputs_, targets_;  // batch × context
   uint64_t stepsDone_ = 0;
