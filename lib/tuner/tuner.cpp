@@ -14,11 +14,16 @@ namespace {
 // first wins while a meeting costs more than the extra bytes.
 constexpr size_t kOneShotMostBytes = 65536;
 
-// Of a message that needs no slot.
+// Messages that need no slot are whole, or in an all-reduce so long that what is summed is still in a cache
+// when the peers take it.
 constexpr size_t kWholeBytes = size_t{1} << 40;
 constexpr size_t kTwoShotChunkBytes = size_t{512} << 10;
-// All-reduces of more than this are bound by memory, whatever the messages: short ones keep ranks in step.
-constexpr size_t kTwoShotDirectMostBytes = size_t{16} << 20;
+// Up to these sizes, of the whole array. Beyond, slots win where memory has small pages: the system copies
+// page by page with stores that leave nothing else in the cache. And short all-reduces meet too often to call
+// it.
+constexpr size_t kGatherDirectMostBytes = size_t{8} << 20;
+constexpr size_t kReduceDirectMostBytes = size_t{2} << 20;
+constexpr size_t kTwoShotDirectLeastBytes = size_t{512} << 10;
 
 // Running further ahead than this hides no more: the network then holds several messages of every rank.
 constexpr int kMostAhead = 3;
@@ -101,20 +106,33 @@ int stagesAhead(Algorithm algorithm, int slots) {
 
 namespace {
 
-// Without slots a message is as long as it may be: whole, but in all-reduces short enough that what is summed
-// is still in a cache when the peers take it. Broadcast and reduce keep slots: there one rank has little else
-// to do than filling them while the other empties them.
-size_t chunkBytesOf(Algorithm algorithm, const TunerQuestion& question) {
-  const bool allReduce = question.kind == pealStatAllReduce;
-  const bool oneSided = question.kind == pealStatBroadcast || question.kind == pealStatReduce;
-  if (!question.reachesAll || question.kind == pealStatBarrier || oneSided ||
-      algorithm != (allReduce ? Algorithm::TwoShot : Algorithm::OneShot) ||
-      (allReduce && question.bytes > kTwoShotDirectMostBytes)) {
-    // Of direct algorithms a rank's next message waits for none of its last ones.
-    const bool direct = algorithm == Algorithm::OneShot || algorithm == Algorithm::TwoShot;
-    return question.slotBytes * static_cast<size_t>(direct ? question.burst : 1);
+// The longest message of a direct algorithm that needs no slots; 0: it keeps them. Broadcast and reduce do:
+// there one rank has little else to do than filling them while the other empties them.
+size_t directBytesOf(Algorithm algorithm, const TunerQuestion& question) {
+  if (!question.reachesAll) {
+    return 0;
   }
-  return std::max(question.slotBytes, allReduce ? kTwoShotChunkBytes : kWholeBytes);
+  const size_t bytes = question.bytes;
+  switch (question.kind) {
+    case pealStatAllGather:
+      return algorithm == Algorithm::OneShot && bytes <= kGatherDirectMostBytes ? kWholeBytes : 0;
+    case pealStatReduceScatter:
+      return algorithm == Algorithm::OneShot && bytes <= kReduceDirectMostBytes ? kWholeBytes : 0;
+    case pealStatAllReduce:
+      return algorithm == Algorithm::TwoShot && bytes > kTwoShotDirectLeastBytes &&
+                     bytes <= kReduceDirectMostBytes
+                 ? kTwoShotChunkBytes
+                 : 0;
+    default:
+      return 0;
+  }
+}
+
+size_t chunkBytesOf(Algorithm algorithm, const TunerQuestion& question) {
+  // Of direct algorithms a rank's next message waits for none of its last ones.
+  const bool direct = algorithm == Algorithm::OneShot || algorithm == Algorithm::TwoShot;
+  return std::max(question.slotBytes * static_cast<size_t>(direct ? question.burst : 1),
+                  directBytesOf(algorithm, question));
 }
 
 Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {

@@ -43,6 +43,26 @@ TEST(Tuner, GoesBySizeOnOneNode) {
   EXPECT_EQ(chosen(question), Algorithm::OneShot);
 }
 
+// Only where all ranks reach each other's memory, of direct algorithms, and at sizes where it pays.
+TEST(Tuner, MessagesNeedNoSlotWhereRanksReachEachOther) {
+  TunerQuestion question{.kind = pealStatAllGather, .bytes = 1 << 20, .size = 2, .slotBytes = 65536};
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+  question.reachesAll = true;
+  EXPECT_GE(choose(question)->chunkBytes, question.bytes);
+  question.kind = pealStatReduceScatter;
+  EXPECT_GE(choose(question)->chunkBytes, question.bytes);
+  question.kind = pealStatAllReduce;
+  EXPECT_EQ(choose(question)->chunkBytes, 524288u);
+  question.bytes = 64 << 20;
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+  question.bytes = 1 << 20;
+  question.forced = "ring";
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+  question.forced = "auto";
+  question.kind = pealStatBroadcast;
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+}
+
 TEST(Tuner, TwoRanksRunAheadInTwoShotAllReduces) {
   TunerQuestion question{
       .kind = pealStatAllReduce, .bytes = 1 << 20, .size = 2, .slotBytes = 65536, .slots = 4};
