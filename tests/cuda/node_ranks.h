@@ -21,7 +21,7 @@ using Nodes = std::vector<int>;
 
 inline std::string transportBetweenNodes() {
   static const char* const wanted = std::getenv("PEAL_TRANSPORT");
-  return wanted != nullptr ? wanted : "ucx";
+  return wanted != nullptr ? wanted : "tcp";
 }
 inline Environment nodeGpu() { return with(smallGpu(), {{"PEAL_TRANSPORT", transportBetweenNodes()}}); }
 
