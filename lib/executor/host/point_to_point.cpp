@@ -15,6 +15,9 @@ constexpr size_t kInPlaceLeastBytes = 4096;
 // The same where the receiver needs a system call to read them.
 constexpr size_t kPullLeastBytes = 16384;
 
+// Beyond this slots are as quick or quicker: their receiver streams, and the system does not.
+constexpr size_t kPullMostBytes = size_t{16} << 20;
+
 // A peer's two directions in HostContext::lanes.
 constexpr uint8_t kSendBusy = 1, kRecvBusy = 2;
 // And that it may be reading what this rank sent.
@@ -42,7 +45,7 @@ class Batch {
     size_t recvBytes = 0;
     bool toSelf = false;
     for (const PointToPoint& call : calls_) {
-      recvBytes += call.isSend ? 0 : totalBytes(call);
+      (call.isSend ? sendBytes_ : recvBytes) += totalBytes(call);
       toSelf |= call.peer == context_.rank;
     }
     store_ = storeFor(recvBytes);
@@ -119,7 +122,8 @@ class Batch {
         return false;
       }
       lane |= kReferenced;
-    } else if (sizeBytes >= kPullLeastBytes && link.canOffer(data, sizeBytes)) {
+    } else if (sizeBytes >= kPullLeastBytes && sendBytes_ <= kPullMostBytes &&
+               link.canOffer(data, sizeBytes)) {
       if (!link.tryPostOffer(data, sizeBytes, digest)) {
         return false;
       }
@@ -215,7 +219,8 @@ class Batch {
 
   HostContext& context_;
   std::vector<PointToPoint>& calls_;
-  size_t first_ = 0;  // before it all are through
+  size_t sendBytes_ = 0;  // of all calls
+  size_t first_ = 0;      // before it all are through
   const Digest digest_;
   Waiter waiter_;
   Store store_ = Store::Cached;
