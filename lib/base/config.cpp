@@ -71,6 +71,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|tcp|ucx|verbs",
      "What carries messages between nodes; auto takes the first that every rank can use: verbs, tcp, ucx.",
      false},
+    {Knob::TcpCongestion, "PEAL_TCP_CONGESTION", KnobType::Text, "", 0, 0, "",
+     "Congestion control of the TCP connections that carry data between nodes: cubic, reno, ... Empty: the "
+     "system's.",
+     false},
     {Knob::HostId, "PEAL_HOST_ID", KnobType::Text, "", 0, 0, "",
      "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "
      "Empty: peal finds out.",

@@ -41,6 +41,7 @@ enum class Knob {
   Protocol,           // PEAL_PROTOCOL
   DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
   Transport,          // PEAL_TRANSPORT
+  TcpCongestion,      // PEAL_TCP_CONGESTION
   HostId,             // PEAL_HOST_ID
   TopologyFile,       // PEAL_TOPOLOGY_FILE
   // InfiniBand and RoCE.

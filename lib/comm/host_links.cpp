@@ -63,7 +63,7 @@ Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options
 }
 
 Result<std::unique_ptr<Fabric>> openLargeTcp(const FabricOptions& options) {
-  return openTcp(tcpOptions(options));
+  return openTcpWith(tcpOptions(options), configuration()->text(Knob::TcpCongestion));
 }
 
 }  // namespace

@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "lib/base/log.h"
 #include "transports/tcp/tcp.h"
 
 namespace peal::tcp {
@@ -60,7 +62,8 @@ void tuneSocket(int descriptor, const FabricOptions& options) {
 
 }  // namespace
 
-TcpFabric::TcpFabric(const FabricOptions& options) {
+TcpFabric::TcpFabric(const FabricOptions& options, std::string congestion)
+    : congestion_(std::move(congestion)) {
   station_.options = options;
   const auto most = static_cast<int>(std::max<size_t>(1, kBurstMostBytes / station_.options.slotBytes));
   station_.burst = options.ranksApart ? std::clamp(station_.options.slots / 2, 1, most) : 1;
@@ -118,6 +121,7 @@ Result<void> TcpFabric::makeLinks(std::vector<PeerSocket> sockets, size_t ranks)
   station_.epoll = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
   for (PeerSocket& socket : sockets) {
     tuneSocket(socket.socket.get(), station_.options);
+    useCongestion(socket.socket.get());
     epoll_event event{};
     event.events = watched_[links_.size()];
     event.data.u64 = links_.size();
@@ -138,6 +142,18 @@ bool TcpFabric::settled() {
     }
   }
   return station_.waiting == 0;
+}
+
+void TcpFabric::useCongestion(int descriptor) {
+  if (!congestion_.empty() && setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, congestion_.data(),
+                                         static_cast<socklen_t>(congestion_.size())) != 0) {
+    std::string allowed;
+    std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    std::getline(file, allowed);
+    log(LogLevel::Warn, fmt::format("rank {}: the system refuses PEAL_TCP_CONGESTION={} ({}) and keeps its "
+                                    "own. It allows everybody: {}",
+                                    station_.rank, congestion_, std::strerror(errno), allowed));
+  }
 }
 
 // Few connections are read in turn; of more the system is asked which have something.
@@ -246,8 +262,10 @@ FabricOptions tcpOptions(const FabricOptions& asked) {
              : FabricOptions{asked.slotBytes * kFactor, std::min(asked.slots * kFactor, kSlotsMost), true};
 }
 
-Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options) {
-  return std::unique_ptr<Fabric>(std::make_unique<tcp::TcpFabric>(options));
+Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options) { return openTcpWith(options, ""); }
+
+Result<std::unique_ptr<Fabric>> openTcpWith(const FabricOptions& options, const std::string& congestion) {
+  return std::unique_ptr<Fabric>(std::make_unique<tcp::TcpFabric>(options, congestion));
 }
 
 }  // namespace peal

@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "transports/tcp/link.h"
@@ -12,7 +13,7 @@ namespace peal::tcp {
 
 class TcpFabric final : public Fabric {
  public:
-  explicit TcpFabric(const FabricOptions& options);
+  TcpFabric(const FabricOptions& options, std::string congestion);
   // Says to the peers that it leaves, and gives them a second to take what was sent.
   ~TcpFabric() override;
   TcpFabric(const TcpFabric&) = delete;
@@ -42,7 +43,10 @@ class TcpFabric final : public Fabric {
   bool areFew() const;
   void watch(size_t index, uint32_t events);
 
+  void useCongestion(int descriptor);
+
   Station station_;
+  const std::string congestion_;
   bool isConnected_ = false;
   std::vector<std::unique_ptr<TcpLink>> links_;
   std::vector<uint32_t> watched_;  // by links_: of which events station_.epoll tells

@@ -4,6 +4,7 @@
 // Called by lib/comm (openTcp).
 #pragma once
 #include <memory>
+#include <string>
 
 #include "transports/fabric.h"
 
@@ -16,5 +17,8 @@ FabricOptions tcpOptions(const FabricOptions& asked);
 
 // A fabric that is not connected yet.
 Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options);
+// The same with a congestion control of its own, by the system's name; where the system refuses it, or it is
+// empty, with the system's.
+Result<std::unique_ptr<Fabric>> openTcpWith(const FabricOptions& options, const std::string& congestion);
 
 }  // namespace peal

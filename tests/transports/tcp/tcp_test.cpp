@@ -1,6 +1,8 @@
 // One end of a connection is the fabric's, the other the test's: what goes over the wire, where data land,
 // and what the fabric makes of a peer that sends nonsense, hangs up or does not read.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -67,7 +69,7 @@ class TcpTest : public ::testing::Test {
     peer_ = OwnedFd(ends[1]);
     GivesSocket control(ends[0]);
     Cards cards;
-    fabric_ = std::make_unique<tcp::TcpFabric>(FabricOptions{kSlotBytes, kSlots, true});
+    fabric_ = std::make_unique<tcp::TcpFabric>(FabricOptions{kSlotBytes, kSlots, true}, "");
     ASSERT_TRUE(fabric_->connect(cards, {1}, control, Deadline::afterMs(1000)));
   }
   // A peer that is there would be waited for.
@@ -397,11 +399,39 @@ TEST(TcpConnect, RanksWithOtherSlotsAreRefused) {
     Cards cards;
     cards.change = std::byte{0x40};
     cards.shorten = isShort ? 1 : 0;
-    tcp::TcpFabric fabric({kSlotBytes, kSlots});
+    tcp::TcpFabric fabric({kSlotBytes, kSlots}, "");
     const Result<void> refused = fabric.connect(cards, {1}, control, Deadline::afterMs(1000));
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find(isShort ? "same version" : "PEAL_SLOT_BYTES"), std::string::npos)
         << refused.error().message;
+  }
+}
+
+// Reno is in every kernel, and everybody may choose it.
+TEST(TcpConnect, CongestionControlIsWhatIsAskedForIfThereIsSuch) {
+  const OwnedFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const pointer = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(listener.get(), pointer, length), 0);
+  ASSERT_EQ(listen(listener.get(), 2), 0);
+  ASSERT_EQ(getsockname(listener.get(), pointer, &length), 0);
+  std::string without;
+  for (const char* wanted : {"", "reno", "no-such"}) {
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(connect(socket, pointer, length), 0);
+    const OwnedFd peer(accept(listener.get(), nullptr, nullptr));
+    GivesSocket control(socket);
+    Cards cards;
+    tcp::TcpFabric fabric({kSlotBytes, kSlots}, wanted);
+    ASSERT_TRUE(fabric.connect(cards, {1}, control, Deadline::afterMs(1000)));
+    char used[16] = "";
+    socklen_t bytes = sizeof used;
+    ASSERT_EQ(getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, used, &bytes), 0);
+    without = wanted[0] == '\0' ? used : without;
+    EXPECT_EQ(std::string(used), std::string(wanted) == "reno" ? "reno" : without);
   }
 }
 
