@@ -26,8 +26,7 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
 
   // This rank's window: zeroed memory of the size asked for at creation, that every peer of this node can
-  // write. In device
-  // memory, or in pinned host memory where a vote of all ranks fell back to it.
+  // write. In device memory, or in pinned host memory where a vote of all ranks fell back to it.
   virtual std::byte* window() = 0;
   // A peer's window as kernels of this rank address it; nullptr: the peer is on another node.
   virtual std::byte* peerWindow(int peerRank) = 0;
@@ -40,8 +39,11 @@ class DeviceMemory {
   // ---- registered buffers: local calls; peers map them as they notice, and nothing waits for that ----
   // [data, data + bytes): inside one allocation of this device. Errors name what the memory is instead.
   virtual Result<uint64_t> registerBuffer(const void* data, size_t bytes) = 0;
-  // Waits until no peer has it mapped, or it is gone.
+  // Waits until no peer has it mapped, or it is gone. After a fault (farewell() named a culprit, or there is
+  // a loss) kernels of peers may be reading it: they are made to leave first, as onWithdrawal() says.
   virtual Result<void> deregisterBuffer(uint64_t id, Deadline deadline) = 0;
+  // The same of all that are left. Errors: of the first that could not be.
+  virtual Result<void> deregisterAll(Deadline deadline) = 0;
   // Where `peerRank` reads [data, data + bytes) in its own address space; 0: not yet, or it cannot.
   virtual uint64_t addressAt(int peerRank, const void* data, size_t bytes) = 0;
 
@@ -55,6 +57,12 @@ class DeviceMemory {
   // Calls `action` once, from another thread, when there is a loss; at once if there is one. nullptr: not any
   // more, and it is not running when this returns. It must be short and call nothing of this object.
   virtual void onLoss(std::function<void()> action) = 0;
+  // How this rank lets go of a peer's buffers when that peer takes them back after a fault: `action` makes
+  // this rank's kernels leave, now and whenever one starts later, and returns when none is left that reads
+  // them. Called from other threads, peers' among them, one at a time. nullptr: no kernel reads them any
+  // more; and it is not running when this returns.
+  using LetGo = std::function<Result<void>(int culpritRank, Deadline deadline)>;
+  virtual void onWithdrawal(LetGo action) = 0;
   // Tells the peers that this rank leaves: in good order (-1) or because of a fault, and of whose.
   virtual void farewell(int culpritRank, const std::string& reason) = 0;
 };

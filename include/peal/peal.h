@@ -261,7 +261,10 @@ PEAL_API pealResult_t pealMemFree(void* ptr);
  * Never needed for correctness. On a GPU: memory of the rank's device, of cudaMalloc, or up to 64 pieces of
  * cuMemCreate with POSIX file descriptor handles; else pealInvalidUsage where peers need one. Deregistering
  * waits until no peer maps it; pealInvalidUsage while CUDA graphs hold operations of comm. All operations of
- * all ranks on comm must be done before: kernels may read a mapping, or its closing may wait for them. */
+ * all ranks on comm must be done before: kernels may read a mapping, or its closing may wait for them. After
+ * an error peers' kernels may still read the buffer although this rank's stream has passed the operation: it
+ * may be freed when pealCommDeregister, pealCommAbort or pealCommDestroy has returned, which then wait for
+ * them. */
 PEAL_API pealResult_t pealCommRegister(const pealComm_t comm, void* buff, size_t size, void** handle);
 PEAL_API pealResult_t pealCommDeregister(const pealComm_t comm, void* handle);
 

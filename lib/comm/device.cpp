@@ -161,6 +161,7 @@ Result<uint64_t> Communicator::registerBuffer(void* data, size_t bytes) {
 Result<void> Communicator::deregisterBuffer(uint64_t id) {
   // A captured operation may hold the address at which a peer reads the buffer.
   PEAL_TRY(checkNoGraphs("pealCommDeregister"));
+  noticeDeviceFault();  // after a fault the peers' kernels are waited for
   return device_->deregisterBuffer(id, Deadline::afterMs(options_.timeoutMs));
 }
 

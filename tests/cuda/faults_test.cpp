@@ -205,6 +205,27 @@ TEST(TransferFaults, TheHostStopsAWaitingKernel) {
   EXPECT_EQ(ranks.fault(0).kind, kStopped);
 }
 
+// What the record says of this rank's own operation, whenever it gives up.
+TEST(TransferFaults, TheRecordNamesTheTransfer) {
+  KernelRanks ranks({.ranks = 2, .channels = 1, .slots = 2, .slotBytes = 8192, .timeoutMs = 50});
+  Group group{.transfers = {{0, 1, 5000}, {0, 1, 6000}}};
+  group.references = true;
+  Posts posts(ranks, group);
+  // Both are shown, nobody reads them.
+  cudasim::RunResult result = posts.run(ranks, 1);
+  ASSERT_TRUE(result.ok()) << result.text;
+  EXPECT_EQ(ranks.fault(0).kind, kDeadline);
+  EXPECT_EQ(ranks.fault(0).expected.count, 6000U);
+  EXPECT_EQ(ranks.fault(0).expected.sequence, 1U);
+  EXPECT_EQ(ranks.fault(0).expected.collective, pealStatSend);
+  // Rank 1 was told, and comes later.
+  result = posts.run(ranks, 0);
+  ASSERT_TRUE(result.ok()) << result.text;
+  EXPECT_EQ(ranks.fault(1).kind, kStopped);
+  EXPECT_EQ(ranks.fault(1).expected.count, 5000U);
+  EXPECT_EQ(ranks.fault(1).expected.collective, pealStatRecv);
+}
+
 TEST(TransferFaults, SelfTransfersMustMatch) {
   KernelRanks ranks({.ranks = 2, .channels = 1, .slots = 2, .timeoutMs = 50});
   Posts posts(ranks, {.transfers = {{0, 0, 100}, {0, 0, 200}}});

@@ -101,6 +101,10 @@ std::string KernelRanks::complaint(const cudasim::RunResult& result) {
     if (fault(rank).kind != static_cast<uint64_t>(FaultKind::None)) {
       return fmt::format("rank {} reports: {}", rank, describe(fault(rank)));
     }
+    if (const uint64_t blocks = channels_[static_cast<size_t>(rank)].host<ChannelState>()->reading;
+        blocks != 0) {
+      return fmt::format("rank {} counts {} blocks that read, when all have ended", rank, blocks);
+    }
   }
   return {};
 }

@@ -60,7 +60,7 @@ Connected begin(int rank, const DeviceMemoryOptions& options, const std::string&
 Result<Connected> connectAlone(const DeviceMemoryOptions& options) {
   Connected connected = begin(0, options, "rank 0 of 1");
   Result<std::shared_ptr<Window>> window =
-      Window::onDevice(options.device, std::max<size_t>(options.windowBytes, 1));
+      Window::onDevice(options.device, std::max<size_t>(options.windowBytes, 1), options.deadline);
   if (!window) {
     return window.error();
   }

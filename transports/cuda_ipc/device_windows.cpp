@@ -89,8 +89,8 @@ Card makeCard(const Exchange& exchange, const DeviceMemoryOptions& options, Devi
     return card;
   }
   card.deviceUuid = *uuid;
-  Result<std::shared_ptr<Window>> window =
-      Window::onDevice(options.device, std::max(options.windowBytes, patternsBytes(exchange.size())));
+  Result<std::shared_ptr<Window>> window = Window::onDevice(
+      options.device, std::max(options.windowBytes, patternsBytes(exchange.size())), options.deadline);
   if (!window) {
     card.failure.set(window.error().message);
     return card;
@@ -252,6 +252,9 @@ Result<DeviceWindows> connectDeviceWindows(Exchange& exchange, const DeviceMemor
     mine = makeCard(exchange, options, windows);
     if (*watch) {  // there is none where all peers are on other nodes
       mine.post = (*watch)->post();
+      if (windows.window) {
+        windows.window->setReaders((*watch)->readers());
+      }
     }
   } else {
     mine.failure.set(watch.error().message);

@@ -2,7 +2,15 @@
 
 #include <system_error>
 
+#include "lib/base/log.h"
+
 namespace peal::cuda {
+namespace {
+
+// Kernels leave at their next wait, so in milliseconds, unless others keep the device.
+constexpr int64_t kLetGoMs = 10000;
+
+}  // namespace
 
 Mapper::~Mapper() {
   {
@@ -20,7 +28,7 @@ void Mapper::take(int peerRank, const Note& note) {
     try {
       thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {
-      // Nothing is mapped then, so a Retire finds nothing either.
+      // Nothing is mapped then, so there is nothing to close either.
       Note refusal;
       refusal.kind = note.kind == NoteKind::Announce ? NoteKind::Mapped : NoteKind::Closed;
       refusal.id = note.id;
@@ -50,13 +58,26 @@ void Mapper::run() {
     if (job.note.kind == NoteKind::Announce) {
       answer_(job.peerRank, map(job));
     } else {
-      mapped_.erase({job.peerRank, job.note.id});
-      Note closed;
-      closed.kind = NoteKind::Closed;
-      closed.id = job.note.id;
-      answer_(job.peerRank, closed);
+      close(job);
     }
   }
+}
+
+// Closing does not wait for kernels that read. While some do, it stays open and unanswered, and the peer says
+// that its buffer must not be freed; it is closed when this rank leaves.
+void Mapper::close(const Job& job) {
+  if (job.note.kind == NoteKind::Withdraw) {
+    if (const Result<void> gone = readers_->letGo(job.peerRank, Deadline::afterMs(kLetGoMs)); !gone) {
+      log(LogLevel::Warn, fmt::format("{}: a buffer that rank {} takes back stays mapped: {}", options_.name,
+                                      job.peerRank, gone.error().message));
+      return;
+    }
+  }
+  mapped_.erase({job.peerRank, job.note.id});
+  Note closed;
+  closed.kind = NoteKind::Closed;
+  closed.id = job.note.id;
+  answer_(job.peerRank, closed);
 }
 
 Note Mapper::map(const Job& job) {
@@ -90,7 +111,7 @@ Result<uint64_t> addressIn(const std::byte* base, size_t mappedBytes, const Note
 }  // namespace
 
 Result<uint64_t> Mapper::mapAllocation(const Job& job, Mapping& mapping) const {
-  Result<IpcMapping> opened = IpcMapping::open(device_, job.note.handle);
+  Result<IpcMapping> opened = IpcMapping::open(options_.device, job.note.handle);
   if (!opened) {
     return opened.error();
   }
@@ -110,7 +131,7 @@ Result<uint64_t> Mapper::mapPieces(const Job& job, Mapping& mapping) const {
   if (post_ == nullptr || static_cast<size_t>(note.pieces) > note.pieceBytes.size()) {
     return Error{pealSystemError, "this rank cannot receive handles of memory"};
   }
-  const CurrentDevice current(device_);
+  const CurrentDevice current(options_.device);
   PEAL_TRY(current.status());
   const Result<std::vector<OwnedFd>> files = post_->receive(job.peerRank, note.id);
   if (!files) {
@@ -125,7 +146,7 @@ Result<uint64_t> Mapper::mapPieces(const Job& job, Mapping& mapping) const {
   if (!pieces) {
     return pieces.error();
   }
-  Result<PieceMapping> mapped = PieceMapping::make(*pieces, {device_});
+  Result<PieceMapping> mapped = PieceMapping::make(*pieces, {options_.device});
   if (!mapped) {
     return mapped.error();
   }

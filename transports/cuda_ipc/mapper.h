@@ -9,28 +9,36 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "lib/memory/pieces.h"
 #include "transports/cuda_ipc/notes.h"
+#include "transports/cuda_ipc/readers.h"
 #include "transports/cuda_ipc/window.h"
 
 namespace peal::cuda {
+
+struct MapperOptions {
+  int device = 0;
+  std::string name;  // of the communicator, for messages
+};
 
 class Mapper {
  public:
   // `answer` gets the note for that peer; called on the mapper's thread.
   using Answer = std::function<void(int peerRank, const Note& note)>;
   // post: where handles arrive; nullptr: this rank has none.
-  Mapper(int device, HandlePost* post, Answer answer)
-      : device_(device), post_(post), answer_(std::move(answer)) {}
+  Mapper(MapperOptions options, HandlePost* post, std::shared_ptr<Readers> readers, Answer answer)
+      : options_(std::move(options)), post_(post), readers_(std::move(readers)), answer_(std::move(answer)) {}
   Mapper(const Mapper&) = delete;
   Mapper& operator=(const Mapper&) = delete;
   ~Mapper();
 
-  // An Announce or a Retire, in the order of their arrival. One thread at a time calls.
+  // An Announce, a Retire or a Withdraw, in the order of their arrival. One thread at a time calls.
   void take(int peerRank, const Note& note);
 
  private:
@@ -45,11 +53,13 @@ class Mapper {
     PieceMapping pieces;
   };
   Note map(const Job& job);
+  void close(const Job& job);
   Result<uint64_t> mapAllocation(const Job& job, Mapping& mapping) const;
   Result<uint64_t> mapPieces(const Job& job, Mapping& mapping) const;
 
-  const int device_;
+  const MapperOptions options_;
   HandlePost* const post_;
+  const std::shared_ptr<Readers> readers_;
   const Answer answer_;
   std::mutex mutex_;  // guards jobs_ and stop_
   std::condition_variable work_;

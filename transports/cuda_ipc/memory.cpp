@@ -10,6 +10,8 @@ namespace {
 
 // Peers' watch threads answer at once, unless a driver call keeps their mappers.
 constexpr int64_t kLastRetirementMs = 2000;
+// After a fault, when peers' kernels leave first: as long as their ranks give them (executor.cpp).
+constexpr int64_t kWithdrawalMs = 10000;
 
 }  // namespace
 
@@ -19,12 +21,13 @@ CudaIpcMemory::~CudaIpcMemory() {
   if (!connected_.watch) {
     return;
   }
-  connected_.watch->onLoss(nullptr);  // the thread may live on, whoever asked for it does not
-  const Deadline deadline = Deadline::afterMs(kLastRetirementMs);
-  for (const uint64_t id : connected_.regions->ids()) {
-    if (const Result<void> retired = connected_.watch->retire(id, deadline); !retired) {
-      log(LogLevel::Warn, retired.error().message);
-    }
+  // The thread may live on, whoever asked for them does not.
+  connected_.watch->onLoss(nullptr);
+  connected_.watch->readers()->set(nullptr);
+  if (const Result<void> left =
+          deregisterAll(Deadline::afterMs(isFaulty() ? kWithdrawalMs : kLastRetirementMs));
+      !left) {
+    log(LogLevel::Warn, left.error().message);
   }
   const bool othersMapIt = reachesSomebody(Reach::Ipc);
   connected_.peers.clear();
@@ -152,17 +155,53 @@ Result<uint64_t> CudaIpcMemory::registerBuffer(const void* data, size_t bytes) {
                           : connected_.regions->add(std::move(region));
 }
 
+// After a fault, the kernels of this process's other ranks. Their addresses are the buffer's own, so nobody
+// closes a mapping, and the caller may free it when this has returned.
+Result<void> CudaIpcMemory::awaitReaders(Deadline deadline) {
+  for (size_t peer = 0; peer < connected_.peers.size(); ++peer) {
+    const std::shared_ptr<Window>& window = connected_.peers[peer].shared;
+    if (window == nullptr || window->readers() == nullptr) {
+      continue;
+    }
+    if (const Result<void> gone = window->readers()->letGo(connected_.rank, deadline); !gone) {
+      return Error{gone.error().code,
+                   fmt::format("{}: kernels of rank {} may still read this rank's registered buffers: {}. Do "
+                               "not free them.",
+                               connected_.name, peer, gone.error().message)};
+    }
+  }
+  return {};
+}
+
+Result<void> CudaIpcMemory::retire(uint64_t id, Deadline deadline) {
+  if (!connected_.watch) {
+    connected_.regions->erase(id);
+    return {};
+  }
+  const bool faulty = isFaulty();
+  if (faulty) {
+    PEAL_TRY(awaitReaders(deadline));
+  }
+  return connected_.watch->retire(id, faulty ? NoteKind::Withdraw : NoteKind::Retire, deadline);
+}
+
+Result<void> CudaIpcMemory::deregisterAll(Deadline deadline) {
+  Result<void> outcome;
+  for (const uint64_t id : connected_.regions->ids()) {
+    if (Result<void> retired = retire(id, deadline); !retired && outcome) {
+      outcome = std::move(retired);
+    }
+  }
+  return outcome;
+}
+
 Result<void> CudaIpcMemory::deregisterBuffer(uint64_t id, Deadline deadline) {
   const std::optional<Region> region = connected_.regions->find(id);
   if (!region) {
     return Error{pealInvalidArgument,
                  fmt::format("{}: there is no registered buffer with the id {}", connected_.name, id)};
   }
-  if (connected_.watch) {
-    PEAL_TRY(connected_.watch->retire(id, deadline));
-  } else {
-    connected_.regions->erase(id);
-  }
+  PEAL_TRY(retire(id, deadline));
   const Result<PointerKind> kind = kindOf(region->data);
   if (!kind || kind->type != cudaMemoryTypeDevice) {
     return Error{
@@ -186,7 +225,16 @@ void CudaIpcMemory::onLoss(std::function<void()> action) {
   }
 }
 
+void CudaIpcMemory::onWithdrawal(LetGo action) {
+  if (connected_.watch) {
+    connected_.watch->readers()->set(std::move(action));
+  }
+}
+
 void CudaIpcMemory::farewell(int culpritRank, const std::string& reason) {
+  if (culpritRank >= 0) {
+    faulty_.store(true, std::memory_order_relaxed);
+  }
   if (connected_.watch) {
     connected_.watch->farewell(culpritRank, reason);
   }

@@ -4,6 +4,7 @@
 //   Announce  "I registered this region"            answered by Mapped
 //   Mapped    "I reach it at that address" (0: not at all, and why)
 //   Retire    "I deregister it"                     answered by Closed
+//   Withdraw  "the same, after a fault: kernels may be reading it"   answered by Closed, when none does
 //   Closed    "I do not have it mapped any more"
 //   Leaving   "I have nothing of yours mapped any more, and this is my last note": the owner may free
 //             everything. Each rank sends one to every peer, and waits for one from every peer or for the end
@@ -20,7 +21,7 @@
 
 namespace peal::cuda {
 
-enum class NoteKind : uint64_t { Announce = 1, Mapped, Retire, Closed, Leaving };
+enum class NoteKind : uint64_t { Announce = 1, Mapped, Retire, Withdraw, Closed, Leaving };
 
 struct Note {
   NoteKind kind{};

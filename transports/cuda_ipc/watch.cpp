@@ -50,8 +50,9 @@ Watch::Watch(std::unique_ptr<Endpoint> control, const WatchOptions& options, std
     log(LogLevel::Info,
         fmt::format("{}: buffers of cuMemCreate will be copied: {}", options_.name, post.error().message));
   }
-  mapper_ = std::make_unique<Mapper>(options_.device, post_.get(),
-                                     [this](int peerRank, const Note& note) { post(peerRank, note); });
+  mapper_ =
+      std::make_unique<Mapper>(MapperOptions{.device = options_.device, .name = options_.name}, post_.get(),
+                               readers_, [this](int peerRank, const Note& note) { post(peerRank, note); });
 }
 
 Watch::~Watch() {
@@ -109,7 +110,7 @@ uint64_t Watch::announce(Region region, const Note& note, std::vector<OwnedFd> f
   return announcement.id;
 }
 
-Result<void> Watch::retire(uint64_t id, Deadline deadline) {
+Result<void> Watch::retire(uint64_t id, NoteKind how, Deadline deadline) {
   std::unique_lock lock(mutex_);
   const std::optional<std::vector<int>> toAsk = regions_->retire(id);
   if (!toAsk) {
@@ -117,7 +118,7 @@ Result<void> Watch::retire(uint64_t id, Deadline deadline) {
                  fmt::format("{}: there is no registered buffer with the id {}", options_.name, id)};
   }
   Note note;
-  note.kind = NoteKind::Retire;
+  note.kind = how;
   note.id = id;
   for (const int peer : *toAsk) {
     postLocked(peer, note);
@@ -297,6 +298,7 @@ void Watch::handle(int peerRank, const Note& note) {
   switch (note.kind) {
     case NoteKind::Announce:
     case NoteKind::Retire:
+    case NoteKind::Withdraw:
       if (mapper_) {  // else this rank leaves, and says so with its last note
         mapper_->take(peerRank, note);
       }

@@ -20,6 +20,7 @@
 #include "transports/cuda_ipc/identity.h"
 #include "transports/cuda_ipc/mapper.h"
 #include "transports/cuda_ipc/notes.h"
+#include "transports/cuda_ipc/readers.h"
 #include "transports/cuda_ipc/regions.h"
 #include "transports/cuda_ipc/window.h"
 #include "transports/device_memory.h"
@@ -49,6 +50,8 @@ class Watch {
   // Ends the thread at once, whatever peers have mapped.
   ~Watch();
 
+  // This rank's kernels.
+  const std::shared_ptr<Readers>& readers() const { return readers_; }
   // Where this rank's packets of handles arrive.
   PostAddress post() const { return post_ ? post_->address() : PostAddress{}; }
   // By rank: each peer that maps this rank's memory by IPC; nullopt, or nothing at all, for the others.
@@ -57,8 +60,8 @@ class Watch {
 
   // Registers, and tells the importers. `files`: the handles of its pieces, if it has such.
   uint64_t announce(Region region, const Note& note, std::vector<OwnedFd> files);
-  // Asks them to close it, and waits.
-  Result<void> retire(uint64_t id, Deadline deadline);
+  // Asks them to close it, and waits. `how`: Retire, or Withdraw if their kernels may be reading it.
+  Result<void> retire(uint64_t id, NoteKind how, Deadline deadline);
 
   std::optional<DeviceMemory::Loss> loss() const;
   void onLoss(std::function<void()> action);
@@ -116,6 +119,7 @@ class Watch {
   std::unique_ptr<Endpoint> control_;
   const WatchOptions options_;
   const std::shared_ptr<Regions> regions_;
+  const std::shared_ptr<Readers> readers_ = std::make_shared<Readers>();
   std::unique_ptr<HandlePost>
       post_;  // nullptr: it could not be opened. Sent by the thread, read by the mapper's
   std::unique_ptr<Mapper> mapper_;  // of the thread

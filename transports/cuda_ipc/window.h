@@ -1,9 +1,8 @@
 // Windows: the memory of a rank that its peers write, and views of peers' windows.
 //
 // Who frees what, and when:
-//   - A window belongs to a shared_ptr. Ranks of the same process hold the peer's window itself, so the last
-//   of
-//     them frees it, whichever leaves first.
+//   - A window belongs to a shared_ptr. Ranks of the same process hold the peer's window itself, so the
+//     last of them frees it, whichever leaves first.
 //   - A view of another process's window is an IPC mapping. It is closed when the rank that holds it is
 //     destroyed, not when the peer leaves: kernels issued earlier may still store credits there.
 //   - The owner frees its window only when every other process has said that it closed its view, or has ended
@@ -16,10 +15,12 @@
 #include <memory>
 #include <utility>
 
+#include "lib/base/clock.h"
 #include "lib/base/result.h"
 #include "lib/memory/cuda.h"
 #include "lib/memory/descriptor.h"
 #include "transports/cuda_ipc/identity.h"
+#include "transports/cuda_ipc/readers.h"
 #include "transports/device_memory.h"
 
 namespace peal::cuda {
@@ -79,7 +80,7 @@ class PinnedMapping {
 // This rank's window, zeroed.
 class Window {
  public:
-  static Result<std::shared_ptr<Window>> onDevice(int device, size_t bytes);
+  static Result<std::shared_ptr<Window>> onDevice(int device, size_t bytes, Deadline deadline);
   static Result<std::shared_ptr<Window>> onHost(int device, size_t bytes);
 
   std::byte* data() const { return file_ ? pinned_.onDevice() : device_.data(); }  // as kernels address it
@@ -87,6 +88,9 @@ class Window {
   int device() const { return device_.device(); }  // of a window in device memory
   int file() const { return file_.get(); }         // of a window in host memory
   const Nonce& token() const { return token_; }
+  // The owner's kernels; nullptr: they read nobody's buffers. Set before peers find the window.
+  void setReaders(std::shared_ptr<Readers> readers) { readers_ = std::move(readers); }
+  const std::shared_ptr<Readers>& readers() const { return readers_; }
   // Leaves the memory to the end of the process.
   void abandon() { device_.release(); }
 
@@ -102,6 +106,7 @@ class Window {
   DeviceBuffer device_;
   OwnedFd file_;
   PinnedMapping pinned_;
+  std::shared_ptr<Readers> readers_;
 };
 
 // A peer's window as this rank has it.

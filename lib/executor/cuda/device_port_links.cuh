@@ -53,6 +53,9 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::begin(const Bloc
       }
     }
   });
+  if (kProtocol == Protocol::Simple && threadIndex() == 0) {
+    beginReading(comm);
+  }
   failed_ = syncBlockOr(threadIndex() == 0 && stoppedByOthers(comm, digest_));
 }
 
@@ -70,6 +73,9 @@ PEAL_DEVICE_CALL void DevicePort<Element, kProtocol, Epilogue>::end() {
   });
   if (threadIndex() == 0) {
     storeGlobal(&channel.sequence, sequence_ + 1);
+    if (kProtocol == Protocol::Simple) {
+      endReading(args_.comm);
+    }
   }
 }
 

@@ -79,20 +79,71 @@ Result<void> Resources::await(cudaStream_t stream, Deadline deadline, const char
   }
 }
 
-Result<void> Resources::refuseLaunches(int rank, Deadline deadline) const {
+// Both copy from or to a word of their own in the board's last line. Not on the side stream: a capture that
+// has not ended yet may hold it.
+Result<void> Resources::refuseLaunches(int culpritRank, cudaStream_t stream, Deadline deadline) const {
+  // The word that kernels read when they start; peers write the same.
+  auto* const word = reinterpret_cast<uint64_t*>(board.data() + sizeof(HostBoard));
+  *word = static_cast<uint64_t>(culpritRank) + 1;
+  PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, stream),
+                      "stopping the communicator's kernels"));
+  return await(stream, deadline, "stopping the communicator's kernels");
+}
+
+Result<uint64_t> Resources::readingBlocks(cudaStream_t stream, Deadline deadline) const {
+  auto* const word = reinterpret_cast<uint64_t*>(board.data() + sizeof(HostBoard)) + 1;
+  const auto* const states = reinterpret_cast<const ChannelState*>(channels.data());
+  PEAL_TRY(cudaResult(cudaMemcpyAsync(word, &states->reading, sizeof *word, cudaMemcpyDefault, stream),
+                      "looking for running kernels"));
+  PEAL_TRY(await(stream, deadline, "looking for running kernels"));
+  return *word;
+}
+
+// A call that fails says nothing of the kernels, and may not fail again.
+Result<void> Resources::endKernels(int culpritRank, Deadline deadline) {
+  raiseStop();
+  const std::lock_guard lock(endMutex_);
+  Result<void> ended;
+  for (int attempt = 0; !ended_ && attempt < 2; ++attempt) {
+    ended = tryToEndKernels(culpritRank, deadline);
+    if (!ended && ended.error().code == pealTimeout) {
+      break;
+    }
+  }
+  return ended;
+}
+
+Result<void> Resources::tryToEndKernels(int culpritRank, Deadline deadline) {
+  const RelaxedCapture relaxed;
   const CurrentDevice current(device);
   PEAL_TRY(current.status());
-  // Not the side stream: a capture that has not ended yet may hold it.
   Result<StreamHolder> stream = StreamHolder::make(device);
   if (!stream) {
     return stream.error();
   }
-  // The word that kernels read when they start; peers write the same.
-  auto* const word = reinterpret_cast<uint64_t*>(board.data() + sizeof(HostBoard));
-  *word = static_cast<uint64_t>(rank) + 1;
-  PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, stream->get()),
-                      "stopping the communicator's kernels"));
-  return await(stream->get(), deadline, "stopping the communicator's kernels");
+  PEAL_TRY(refuseLaunches(culpritRank, stream->get(), deadline));
+  for (;;) {  // pairs with beginReading and endReading in wait.cuh
+    Result<uint64_t> blocks = readingBlocks(stream->get(), deadline);
+    if (!blocks) {
+      return blocks.error();
+    }
+    ended_ = *blocks == 0;
+    if (ended_) {
+      return {};
+    }
+    if (deadline.passed()) {
+      return Error{pealTimeout, fmt::format("{} blocks of kernels on device {} had not left by the deadline",
+                                            *blocks, device)};
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+Resources::~Resources() {
+  if (memory) {
+    memory->onLoss(nullptr);
+    memory->onWithdrawal(nullptr);
+  }
 }
 
 // ---- life ----
@@ -111,6 +162,9 @@ CudaExecutor::CudaExecutor(const DeviceOptions& options, const Agreement& agreem
              .simpleOnly = resources_->proxy != nullptr} {
   // Kernels that wait for a lost peer are told by the thread that noticed, whatever this one does.
   resources_->memory->onLoss([resources = resources_.get()] { resources->raiseStop(); });
+  resources_->memory->onWithdrawal([resources = resources_.get()](int culpritRank, Deadline deadline) {
+    return resources->endKernels(culpritRank, deadline);
+  });
 }
 
 CudaExecutor::~CudaExecutor() {
@@ -118,12 +172,15 @@ CudaExecutor::~CudaExecutor() {
   Resources& resources = *resources_;
   resources.memory->onLoss(nullptr);
   if (!stopped_.load(std::memory_order_acquire)) {
-    resources.memory->farewell(-1, "");
+    if (const std::optional<Fault> unnoticed = fault()) {
+      stop(unnoticed->culpritRank >= 0 ? unnoticed->culpritRank : options_.rank, unnoticed->error.message);
+    } else {
+      resources.memory->farewell(-1, "");
+    }
   }
   const Deadline deadline = Deadline::afterMs(kLeaveMs);
   if (const Result<void> left = awaitKernels(deadline); !left) {
     leaveInNeed(left.error());
-    resources.raiseStop();
     if (left.error().code == pealTimeout) {
       resources.leaveNetwork();
       abandon(std::move(resources_));
@@ -134,13 +191,21 @@ CudaExecutor::~CudaExecutor() {
   }
   resources.leaveNetwork();
   if (resources.order->liveGraphs() > 0) {
-    resources.raiseStop();
-    if (const Result<void> refused = resources.refuseLaunches(options_.rank, deadline); !refused) {
-      log(LogLevel::Warn, fmt::format("{}: {}", options_.name, refused.error().message));
-    }
+    endGraphs(deadline);
     retire(std::move(resources_));
   }
   freeRetired();
+}
+
+// Graphs that hold operations may be launched for a long time yet. Their kernels leave, and this rank's
+// buffers are its caller's again.
+void CudaExecutor::endGraphs(Deadline deadline) {
+  if (const Result<void> ended = resources_->endKernels(options_.rank, deadline); !ended) {
+    log(LogLevel::Warn, fmt::format("{}: {}", options_.name, ended.error().message));
+  }
+  if (const Result<void> left = resources_->memory->deregisterAll(deadline); !left) {
+    log(LogLevel::Warn, left.error().message);
+  }
 }
 
 // ---- issuing ----
@@ -345,9 +410,7 @@ Result<void> CudaExecutor::flushProxy(Deadline deadline) {
 // At the end, when something went wrong that nobody was told of.
 void CudaExecutor::leaveInNeed(const Error& error) {
   log(LogLevel::Warn, error.message);
-  if (resources_->proxy && !stopped_.exchange(true, std::memory_order_acq_rel)) {
-    resources_->proxy->stop(options_.rank, error.message);
-  }
+  stop(options_.rank, error.message);
 }
 
 Result<void> CudaExecutor::awaitKernels(Deadline deadline) {

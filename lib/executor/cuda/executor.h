@@ -30,6 +30,7 @@ namespace peal::cuda {
 // What kernels use, in the order in which it is made. Lives as long as any kernel may run, which with CUDA
 // graphs may be longer than the communicator (retired.h).
 struct Resources {
+  ~Resources();
   int device = 0;
   std::unique_ptr<DeviceMemory> memory;
   DeviceBuffer channels;  // ChannelState of each
@@ -48,12 +49,20 @@ struct Resources {
   HostBoard& host() const { return *reinterpret_cast<HostBoard*>(board.data()); }
   // Makes kernels leave at their first wait. From any thread.
   void raiseStop() const;
-  // Makes kernels leave at their start. Waits for the device until the deadline.
-  Result<void> refuseLaunches(int rank, Deadline deadline) const;
+  // Makes kernels leave, those that start later at their start, as if `culpritRank` had failed; waits until
+  // none reads peers' buffers any more. From any thread.
+  Result<void> endKernels(int culpritRank, Deadline deadline);
   // Leaves the network, if there is one.
   void leaveNetwork() const;
   // Waits until the stream has done what it was given.
   Result<void> await(cudaStream_t stream, Deadline deadline, const char* what) const;
+
+ private:
+  Result<void> tryToEndKernels(int culpritRank, Deadline deadline);
+  Result<void> refuseLaunches(int culpritRank, cudaStream_t stream, Deadline deadline) const;
+  Result<uint64_t> readingBlocks(cudaStream_t stream, Deadline deadline) const;
+  std::mutex endMutex_;  // guards ended_, and the board's last line
+  bool ended_ = false;   // no kernel reads peers' buffers, and none will
 };
 
 class CudaExecutor final : public DeviceExecutor {
@@ -88,6 +97,7 @@ class CudaExecutor final : public DeviceExecutor {
   Result<void> awaitKernels(Deadline deadline);
   Result<void> flushProxy(Deadline deadline);
   void leaveInNeed(const Error& error);
+  void endGraphs(Deadline deadline);
   template <class Kernel, class Args>
   Result<void> launch(const StreamState& state, Kernel kernel, int channels, int threads, Args& args);
 

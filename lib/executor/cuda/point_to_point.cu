@@ -41,7 +41,8 @@ class PointToPointRun {
 
   PEAL_DEVICE void run() {
     begin();
-    bool failed = syncBlockOr((threadIndex() == 0 && stoppedByOthers(comm_, Header{})) || !copyToSelf());
+    bool failed =
+        syncBlockOr((threadIndex() == 0 && stoppedByOthers(comm_, headerOfTransfer(0))) || !copyToSelf());
     uint64_t beganNs = 0;
     uint32_t idle = 0;
     PEAL_KEEP_LOOP
@@ -122,6 +123,9 @@ class PointToPointRun {
   }
 
   PEAL_DEVICE void begin() {
+    if (threadIndex() == 0) {
+      beginReading(comm_);
+    }
     forMyLanes([&](int lane) {
       state_.messages[lane] = loadGlobal(counterOf(link(lane), lane));
       state_.sequence[lane] = loadGlobal(sequenceOf(link(lane), lane));
@@ -135,11 +139,14 @@ class PointToPointRun {
     forMyLanes([&](int lane) {
       if (const uint64_t number = state_.lastReference[lane]; number != 0 && !failed) {
         const uint64_t next = number + static_cast<uint64_t>(comm_.shape.slots);
-        waitUntil(comm_, lane / 2, Header{}, [&] { return boxes(lane).hasCredit(kSimple, next); });
+        waitUntil(comm_, lane / 2, lastHeader(lane), [&] { return boxes(lane).hasCredit(kSimple, next); });
       }
       storeGlobal(counterOf(link(lane), lane), state_.messages[lane]);
       storeGlobal(sequenceOf(link(lane), lane), state_.sequence[lane]);
     });
+    if (threadIndex() == 0) {
+      endReading(comm_);
+    }
   }
 
   // Sends to oneself meet the receives from oneself in order. False: they do not match.
@@ -170,6 +177,18 @@ class PointToPointRun {
     return transfer == kNoTransfer
                ? Header{}
                : headerOf(args_.transfers[transfer].digest, args_.transfers[transfer].bytes);
+  }
+
+  // Of the lane's last transfer, when all are through.
+  PEAL_DEVICE Header lastHeader(int lane) const {
+    int last = after(-1, lane);
+    PEAL_KEEP_LOOP
+    for (int next = last; next != kNoTransfer; next = after(next, lane)) {
+      last = next;
+    }
+    DigestWords digest = args_.transfers[last].digest;
+    digest.sequence = state_.sequence[lane] - 1;
+    return headerOf(digest, args_.transfers[last].bytes);
   }
 
   PEAL_DEVICE size_t bytesFrom(const TransferArgs& transfer, size_t offset) const {

@@ -46,7 +46,7 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
   };
   const size_t channelBytes = static_cast<size_t>(shape.channels) * sizeof(ChannelState);
   PEAL_TRY(keep(DeviceBuffer::make(options.device, channelBytes), resources.channels));
-  // One line more: refuseLaunches' word.
+  // One line more: the words of endKernels.
   PEAL_TRY(keep(PinnedBuffer::make(options.device, sizeof(HostBoard) + kLineBytes), resources.board));
   PEAL_TRY(keep(StreamHolder::make(options.device), resources.side));
   PEAL_TRY(keep(Event::make(options.device), resources.forked));

@@ -127,7 +127,9 @@ struct LinkState {
 };
 struct ChannelState {
   uint64_t sequence;  // of collectives
-  uint64_t pad[15];
+  // Channel 0's: how many blocks of this rank, of all channels, are in kernels that may read peers' buffers.
+  uint64_t reading;
+  uint64_t pad[14];
   LinkState links[kMostRanks];
 };
 

@@ -86,6 +86,16 @@ PEAL_DEVICE bool stoppedByOthers(const CommView& comm, const Header& expected) {
   return true;
 }
 
+// ---- readers ----
+// By one thread of a block whose messages may be references, before it looks whether the communicator was
+// stopped. Pairing (Dekker): the block counts itself and then loads comm.stopped; the host stores that word
+// and then reads the count (Resources::endKernels). So the host sees the block, or the block leaves before it
+// reads a peer's buffer. The addition has been made in memory when it returns, and acquires: the load is
+// later.
+PEAL_DEVICE void beginReading(const CommView& comm) { fetchAdd(&comm.channels->reading, 1); }
+// After a barrier behind the block's last read; releases.
+PEAL_DEVICE void endReading(const CommView& comm) { fetchAdd(&comm.channels->reading, ~uint64_t{0}); }
+
 // ---- passages ----
 // Every rank counts the collectives of channel 0, whatever launched them. So two ranks that came to different
 // ones with the same number disagree, even if no message of one ever meets a wait of the other: the protocols
