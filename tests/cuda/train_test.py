@@ -2,7 +2,7 @@
 """peal-train --device cuda on simulated GPUs: ten steps of a tiny model on 1 and 2 ranks at several stages give the
 losses of the same run on the host, checkpoints go from one to the other, and what is missing is told.
 
-    train_test.py SIMULATED_PEAL_TRAIN FAKE_CUBLAS TEXT
+    train_test.py SIMULATED_PEAL_TRAIN FAKE_CUBLAS TEXT PEAL_TRAIN
 """
 import json
 import os
@@ -13,8 +13,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM, CUBLAS, TEXT = sys.argv[1:4]
-del sys.argv[1:4]
+PROGRAM, CUBLAS, TEXT, INSTALLED = sys.argv[1:5]
+del sys.argv[1:5]
 ENVIRONMENT = {**os.environ, "PEAL_THREADS": "64", "PEAL_CHANNELS": "2"}
 # Products are added up in another order on the device, and gradients and weights are bf16: ZeRO.md's bound for
 # losses is 1e-2, these runs stay a hundred times below it.
@@ -88,6 +88,14 @@ class Train(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, done.stdout)
             for sentence in sentences:
                 self.assertIn(sentence, done.stderr)
+
+    @unittest.skipIf(Path("/dev/nvidiactl").exists(), "this machine has a GPU")
+    def test_the_program_itself_without_a_gpu(self):
+        done = subprocess.run([INSTALLED, "--text", self.text, "--device", "cuda"], text=True, capture_output=True,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, "--device cuda: (this peal-train was built without CUDA|there is no GPU for it)")
+        self.assertIn("--device host", done.stderr)
 
 
 if __name__ == "__main__":
