@@ -44,6 +44,12 @@ Result<void> checkState(const char* function, const void* gradient, const void* 
   if (state->segmentCount > 0 && state->segments == nullptr) {
     return wrong(function, fmt::format("segments is NULL and segmentCount is {}.", state->segmentCount));
   }
+  for (const uint64_t count : {state->count, state->segmentCount}) {
+    if (count > std::numeric_limits<size_t>::max() / 16) {
+      return wrong(function, fmt::format("count is {} and segmentCount {}: more than the address space.",
+                                         state->count, state->segmentCount));
+    }
+  }
   const struct {
     const char* name;
     const void* data;

@@ -57,12 +57,18 @@ class CurrentDevice {
 // Lets this thread allocate, map and query while any thread captures a graph, without breaking the capture.
 class RelaxedCapture {
  public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture() { exchange(); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { exchange(); }
 
  private:
+  // Where it fails, no stream is captured, and the calls that follow say what is wrong.
+  void exchange() {
+    if (cudaThreadExchangeStreamCaptureMode(&mode_) != cudaSuccess) {
+      cudaGetLastError();
+    }
+  }
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 

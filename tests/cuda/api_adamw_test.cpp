@@ -193,12 +193,73 @@ TEST(ApiAdamw, RefusesWhatIsNotOfTheDevice) {
     state.master = host.master.data();
     refused(state, data.data(), 0, nullptr, "state->master");
     refused(gpu.state(), data.data(), 99, nullptr, "99");
+    state = gpu.state();
+    state.segments = host.segments.data();
+    refused(state, data.data(), 0, nullptr, "state->segments");
+    state = gpu.state();
+    state.count = uint64_t{1} << 62;  // its bytes are 0 in 64 bits
+    refused(state, data.data(), 0, nullptr, "more than the address space");
+    state = gpu.state();
+    state.segmentCount = uint64_t{1} << 60;
+    refused(state, data.data(), 0, nullptr, "more than the address space");
     pealStream_t hostStream = nullptr;
     PEAL_EXPECT_OK(pealStreamCreate(&hostStream));
     refused(gpu.state(), data.data(), 0, hostStream, "pealStreamCreate");
     PEAL_EXPECT_OK(pealStreamDestroy(hostStream));
     const GpuStream elsewhere(1);
     refused(gpu.state(), data.data(), 0, elsewhere.peal(), "device 1");
+  });
+}
+
+// Kernels read it and count in it.
+TEST(ApiAdamw, RefusesAControlBlockThatKernelsDoNotReach) {
+  inProcess(smallGpu(), [] {
+    Shard host(16);
+    const GpuShard gpu(0, host);
+    const GpuBuffer from(0, 32), to(0, 32), elsewhere(1, sizeof(pealAdamwControl_t));
+    const GpuStream stream(0);
+    const std::vector<pealComm_t> comms = initAll({0});
+    const size_t counts[] = {16};
+    pealAdamw_t state = gpu.state();
+    const auto expectRefused = [&](void* control, const char* words) {
+      state.control = static_cast<pealAdamwControl_t*>(control);
+      EXPECT_EQ(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()), pealInvalidArgument);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+          << pealGetLastError(nullptr);
+      EXPECT_EQ(pealReduceAdamwGather(from.data(), to.data(), counts, &state, comms[0], stream.peal()),
+                pealInvalidArgument);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+          << pealGetLastError(nullptr);
+    };
+    expectRefused(&host.control, "state->control");
+    expectRefused(elsewhere.data(), "memory of device 1");
+    expectRefused(gpu.control.data() + 4, "not a multiple of 8");
+    expectRefused(gpu.control.data() + 24, "needs 40 bytes");
+    destroyAll(comms);
+  });
+}
+
+TEST(ApiAdamw, TheControlBlockMayLieInPinnedMemory) {
+  inProcess(smallGpu(), [] {
+    Shard host(16);
+    const GpuShard gpu(0, host);
+    const std::vector<std::byte> gradient = valuesOf(pealBfloat16, 16, 3);
+    std::vector<std::byte> expected(gradient.size());
+    const GpuBuffer from(0, gradient), to(0, gradient.size());
+    const GpuStream stream(0);
+    pealAdamw_t state = gpu.state();
+    void* pinned = nullptr;
+    CUDA_OK(cudaMallocHost(&pinned, sizeof(pealAdamwControl_t)));
+    std::memcpy(pinned, &host.control, sizeof host.control);
+    state.control = static_cast<pealAdamwControl_t*>(pinned);
+    PEAL_EXPECT_OK(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()));
+    stream.synchronize();
+    const pealAdamw_t onHost = host.state();
+    PEAL_EXPECT_OK(pealAdamwStep(gradient.data(), expected.data(), &onHost, PEAL_DEVICE_HOST, nullptr));
+    EXPECT_EQ(to.read(), expected);
+    EXPECT_EQ(state.control->step, host.control.step);
+    EXPECT_EQ(gpu.master.read(), bytesOf(host.master));
+    CUDA_OK(cudaFreeHost(pinned));
   });
 }
 

@@ -1,55 +1,10 @@
-// Groups, sends and receives, scalars, several communicators, splitting, registered buffers and CUDA graphs
-// on simulated GPUs, through the public API.
-#include <barrier>
-
-#include "tests/cuda/gpu_ranks.h"
+// Groups, sends and receives, scalars, several communicators, splitting and registered buffers on simulated
+// GPUs, through the public API. CUDA graphs: api_graphs_test.cpp.
+#include "tests/cuda/gpu_floats.h"
 
 namespace {
 
 using namespace peal::test;
-
-std::vector<std::byte> bytesOf(const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(float));
-  if (!bytes.empty()) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-  }
-  return bytes;
-}
-std::vector<float> floatsOf(const GpuBuffer& buffer) {
-  const std::vector<std::byte> bytes = buffer.read();
-  std::vector<float> values(bytes.size() / sizeof(float));
-  if (!bytes.empty()) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-  }
-  return values;
-}
-GpuBuffer filled(int device, size_t count, float value) {
-  return {device, bytesOf(std::vector<float>(count, value))};
-}
-
-// Ranks that one thread drives: a buffer for each.
-struct Driven {
-  std::vector<int> devices;
-  std::vector<pealComm_t> comms;
-  std::vector<GpuBuffer> buffers;
-
-  Driven(const std::vector<int>& on, size_t count) : devices(on), comms(initAll(on)) {
-    for (size_t rank = 0; rank < on.size(); ++rank) {
-      buffers.push_back(filled(on[rank], count, static_cast<float>(rank + 1)));
-    }
-  }
-  ~Driven() {
-    buffers.clear();
-    destroyAll(comms);
-  }
-  int size() const { return static_cast<int>(comms.size()); }
-  void synchronize() const {
-    for (const int device : devices) {
-      CUDA_OK(cudaSetDevice(peal::cudasim::deviceOf(device)));
-      CUDA_OK(cudaDeviceSynchronize());
-    }
-  }
-};
 
 constexpr size_t kCount = 1500;
 
@@ -227,6 +182,23 @@ TEST(ApiCalls, OneCommunicatorIsOrderedAcrossStreams) {
   });
 }
 
+TEST(ApiCalls, TheDefaultStreamByAllItsHandles) {
+  inProcess(smallGpu(), [] {
+    const std::vector<pealComm_t> comms = initAll({1});
+    CUDA_OK(cudaSetDevice(peal::cudasim::deviceOf(1)));
+    const GpuBuffer data = filled(1, kCount, 1.0F);
+    for (cudaStream_t const stream :
+         {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy, cudaStreamPerThread}) {
+      const GpuBuffer out = filled(1, kCount, 0.0F);
+      PEAL_EXPECT_OK(
+          pealAllReduce(data.data(), out.data(), kCount, pealFloat32, pealSum, comms[0], asPeal(stream)));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(floatsOf(out), std::vector<float>(kCount, 1.0F));
+    }
+    destroyAll(comms);
+  });
+}
+
 TEST(ApiCalls, SplitMakesCommunicatorsOnTheSameDevices) {
   inProcess(smallGpu(), [] {
     const std::vector<int> devices{0, 1, 1, 2};
@@ -306,140 +278,6 @@ TEST(ApiCalls, StatisticsCountWhatWasIssued) {
       EXPECT_EQ(stats.calls[pealStatBroadcast], 0u);
     });
     destroyAll(comms);
-  });
-}
-
-// ---- CUDA graphs ----
-
-// A captured pair of collectives.
-struct Graph {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t instance = nullptr;
-
-  Graph(const GpuStream& stream, const std::function<void()>& calls) {
-    cudaOk(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    calls();
-    cudaOk(cudaStreamEndCapture(stream.get(), &graph), "cudaStreamEndCapture");
-    cudaOk(cudaGraphInstantiate(&instance, graph, 0), "cudaGraphInstantiate");
-  }
-  void launch(const GpuStream& stream) const {
-    cudaOk(cudaGraphLaunch(instance, stream.get()), "cudaGraphLaunch");
-  }
-  void destroyAtOnce() const {
-    cudaOk(cudaGraphExecDestroy(instance), "cudaGraphExecDestroy");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  void destroy() const {
-    destroyAtOnce();
-    peal::cudasim::settle();
-  }
-};
-
-TEST(ApiGraphs, ReplaysMixWithCalls) {
-  inProcess(smallGpu(), [] {
-    const std::vector<pealComm_t> comms = initAll({0, 0, 1});
-    const std::vector<int> devices{0, 0, 1};
-    onThreads(3, [&](int rank) {
-      const auto index = static_cast<size_t>(rank);
-      const pealComm_t comm = comms[index];
-      const GpuStream stream(devices[index]);
-      const GpuBuffer data = filled(devices[index], kCount, 1.0F);
-      const GpuBuffer all = filled(devices[index], 3 * kCount, 0.0F);
-      const Graph graph(stream, [&] {
-        PEAL_EXPECT_OK(
-            pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, stream.peal()));
-        PEAL_EXPECT_OK(pealAllGather(data.data(), all.data(), kCount, pealFloat32, comm, stream.peal()));
-      });
-      float expected = 1;
-      for (int turn = 0; turn < 5; ++turn) {
-        graph.launch(stream);
-        PEAL_EXPECT_OK(
-            pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, stream.peal()));
-        expected *= 9;
-      }
-      graph.launch(stream);
-      graph.launch(stream);
-      expected *= 9;
-      stream.synchronize();
-      EXPECT_EQ(floatsOf(all), std::vector<float>(3 * kCount, expected));
-      graph.destroy();
-    });
-    destroyAll(comms);
-  });
-}
-
-TEST(ApiGraphs, SeveralCommunicatorsAndRanksInOneCapture) {
-  inProcess(smallGpu(), [] {
-    Driven first({0, 0}, kCount);
-    Driven second({0, 0}, kCount);
-    const GpuStream stream(0);
-    const Graph graph(stream, [&] {
-      PEAL_EXPECT_OK(pealGroupStart());
-      for (size_t rank = 0; rank < 2; ++rank) {
-        for (const Driven* ranks : {&first, &second}) {
-          std::byte* const data = ranks->buffers[rank].data();
-          PEAL_EXPECT_OK(
-              pealAllReduce(data, data, kCount, pealFloat32, pealSum, ranks->comms[rank], stream.peal()));
-        }
-      }
-      PEAL_EXPECT_OK(pealGroupEnd());
-    });
-    for (int turn = 0; turn < 3; ++turn) {
-      graph.launch(stream);
-    }
-    stream.synchronize();
-    EXPECT_EQ(floatsOf(first.buffers[1]), std::vector<float>(kCount, 12.0F));
-    EXPECT_EQ(floatsOf(second.buffers[0]), std::vector<float>(kCount, 12.0F));
-    graph.destroy();
-  });
-}
-
-TEST(ApiGraphs, ACommunicatorWithGraphsCannotBeDestroyed) {
-  inProcess(smallGpu(), [] {
-    const std::vector<pealComm_t> comms = initAll({0});
-    const GpuStream stream(0);
-    const GpuBuffer data = filled(0, kCount, 1.0F);
-    const auto call = [&] {
-      PEAL_EXPECT_OK(
-          pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comms[0], stream.peal()));
-    };
-    const Graph one(stream, call);
-    const Graph other(stream, call);
-    EXPECT_EQ(pealCommDestroy(comms[0]), pealInvalidUsage);
-    EXPECT_NE(std::string(pealGetLastError(nullptr)).find("2 CUDA graphs"), std::string::npos)
-        << pealGetLastError(nullptr);
-    one.destroy();
-    EXPECT_EQ(pealCommFinalize(comms[0]), pealInvalidUsage);
-    EXPECT_NE(std::string(pealGetLastError(nullptr)).find("1 CUDA graph "), std::string::npos)
-        << pealGetLastError(nullptr);
-    other.launch(stream);
-    stream.synchronize();
-    other.destroyAtOnce();  // that it is gone is said later, on a thread of the runtime
-    PEAL_EXPECT_OK(pealCommDestroy(comms[0]));
-  });
-}
-
-TEST(ApiGraphs, AfterAbortLaunchesDoNothing) {
-  inProcess(smallGpu(), [] {
-    const std::vector<pealComm_t> comms = initAll({0, 1});
-    std::barrier captured(2);
-    onThreads(2, [&](int rank) {
-      const GpuStream stream(rank);
-      const GpuBuffer data = filled(rank, kCount, 1.0F);
-      const Graph graph(stream, [&] {
-        PEAL_EXPECT_OK(pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum,
-                                     comms[static_cast<size_t>(rank)], stream.peal()));
-      });
-      captured.arrive_and_wait();
-      PEAL_EXPECT_OK(pealCommAbort(comms[static_cast<size_t>(rank)]));
-      const auto start = std::chrono::steady_clock::now();
-      graph.launch(stream);
-      stream.synchronize();
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-      EXPECT_EQ(floatsOf(data), std::vector<float>(kCount, 1.0F));
-      graph.destroy();
-    });
-    destroyAll(initAll({0}));  // frees what the graphs kept
   });
 }
 

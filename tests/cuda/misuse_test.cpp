@@ -14,6 +14,7 @@ void expectRefused(pealResult_t result, pealResult_t code, const std::vector<std
   for (const std::string& word : words) {
     EXPECT_NE(sentence.find(word), std::string::npos) << "no \"" << word << "\" in: " << sentence;
   }
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << "left for the application to meet: " << sentence;
 }
 
 // A communicator of one rank on device 0 of two, with what calls need.
@@ -135,12 +136,69 @@ TEST(Misuse, CapturesInTheWrongState) {
     PEAL_EXPECT_OK(alone.allReduce(alone.data.data(), alone.data.data()));
     // The application breaks it.
     EXPECT_NE(cudaMalloc(&memory, 64), cudaSuccess);
+    static_cast<void>(cudaGetLastError());
     expectRefused(alone.allReduce(alone.data.data(), alone.data.data()), pealInvalidUsage,
                   {"broken", "cudaStreamEndCapture"});
     cudaGraph_t graph = nullptr;
     EXPECT_NE(cudaStreamEndCapture(alone.stream.get(), &graph), cudaSuccess);
     static_cast<void>(cudaGetLastError());
     peal::cudasim::settle();
+  });
+}
+
+TEST(Misuse, ArraysWithoutElementsMayBeNull) {
+  inProcess(smallGpu(), [] {
+    const Alone alone;
+    PEAL_EXPECT_OK(alone.allReduce(nullptr, nullptr, 0));
+    PEAL_EXPECT_OK(pealGroupStart());
+    PEAL_EXPECT_OK(pealSend(nullptr, 0, pealFloat32, 0, alone.comm, alone.stream.peal()));
+    PEAL_EXPECT_OK(pealRecv(nullptr, 0, pealFloat32, 0, alone.comm, alone.stream.peal()));
+    PEAL_EXPECT_OK(pealGroupEnd());
+    alone.stream.synchronize();
+    expectRefused(alone.allReduce(alone.data.data(), alone.data.data(), ~size_t{0} / 4 + 2),
+                  pealInvalidArgument, {"more than the address space"});
+  });
+}
+
+// The application's own state of CUDA stays as it was, the error that it would look for next included.
+TEST(Misuse, TheCurrentDeviceAndTheLastErrorStay) {
+  inProcess(smallGpu(), [] {
+    Meeting meeting;
+    onThreads(2, [&](int rank) {
+      const auto expectThird = [](const char* after) {
+        int device = -1;
+        CUDA_OK(cudaGetDevice(&device));
+        EXPECT_EQ(device, 3) << after;
+        EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << after;
+      };
+      const GpuStream stream(rank);
+      const GpuBuffer data(rank, kCount * sizeof(float));
+      CUDA_OK(cudaSetDevice(3));
+      pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+      config.device = rank;
+      pealComm_t comm = nullptr;
+      PEAL_ASSERT_OK(meeting.join(&comm, rank, 2, &config));
+      expectThird("pealCommInitRankConfig");
+      PEAL_EXPECT_OK(
+          pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, stream.peal()));
+      expectThird("pealAllReduce");
+      PEAL_EXPECT_OK(pealGroupStart());
+      PEAL_EXPECT_OK(pealSend(data.data(), 1, pealFloat32, 1 - rank, comm, stream.peal()));
+      PEAL_EXPECT_OK(pealRecv(data.data() + 4, 1, pealFloat32, 1 - rank, comm, stream.peal()));
+      PEAL_EXPECT_OK(pealGroupEnd());
+      expectThird("pealGroupEnd");
+      void* handle = nullptr;
+      PEAL_EXPECT_OK(pealCommRegister(comm, data.data(), data.bytes(), &handle));
+      PEAL_EXPECT_OK(pealCommDeregister(comm, handle));
+      expectThird("pealCommDeregister");
+      pealComm_t child = nullptr;
+      PEAL_EXPECT_OK(pealCommSplit(comm, 0, rank, &child, nullptr));
+      PEAL_EXPECT_OK(pealCommDestroy(child));
+      expectThird("pealCommSplit and pealCommDestroy");
+      PEAL_EXPECT_OK(pealCommFinalize(comm));
+      PEAL_EXPECT_OK(pealCommDestroy(comm));
+      expectThird("pealCommFinalize and pealCommDestroy");
+    });
   });
 }
 
@@ -153,6 +211,11 @@ TEST(Misuse, ScalarsAndRegistrationsOutsideTheDevice) {
     expectRefused(pealAllReduce(alone.data.data(), alone.data.data(), kCount, pealFloat32, op, alone.comm,
                                 alone.stream.peal()),
                   pealInvalidArgument, {"scalar", "host memory"});
+    PEAL_EXPECT_OK(
+        pealRedOpCreatePreMulSum(&op, alone.data.data() + 2, pealFloat32, pealScalarDevice, alone.comm));
+    expectRefused(pealAllReduce(alone.data.data(), alone.data.data(), kCount, pealFloat32, op, alone.comm,
+                                alone.stream.peal()),
+                  pealInvalidArgument, {"scalar", "multiple of its 4 bytes"});
     void* handle = nullptr;
     expectRefused(pealCommRegister(alone.comm, &factor, sizeof factor, &handle), pealInvalidArgument,
                   {"only memory of this rank's device 0"});

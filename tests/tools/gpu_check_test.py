@@ -42,7 +42,7 @@ class Root:
                         "build/release/tools/info/peal-info",
                         *(f"build/release/bench/{bench}_perf" for bench in BENCHES),
                         *(f"build/release/tests/cuda/hardware/cuda_{test}_hardware"
-                          for test in ("api_collectives", "api_calls", "api_adamw", "nodes"))):
+                          for test in ("api_collectives", "api_calls", "api_graphs", "api_adamw", "nodes"))):
             script(self.folder / program, "exit 0")
         script(self.build / "bench/micro/gpu/gpu_bench", f"cp {self.kernels} $1; echo the table")
         self.train("3.5")

@@ -65,6 +65,8 @@ Result<void> TimedCopies::finish(Deadline deadline) {
     const bool failedBefore = !outcome;
     if (code != cudaErrorNotReady) {
       outcome = cudaResult(code, "waiting for a copy");
+    } else {
+      static_cast<void>(cudaGetLastError());  // "not ready" is no error of the application
     }
     if ((code != cudaErrorNotReady && failedBefore) || deadline.passed()) {
       // The copy may still happen: its memory must stay, and freeing it would wait for the device.

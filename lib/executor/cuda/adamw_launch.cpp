@@ -33,10 +33,7 @@ Result<void> launchAdamw(int device, const pealAdamw_t& state, const void* gradi
   };
   PEAL_TRY(check("gradient", gradient, state.count * 2));
   PEAL_TRY(check("weight", weight, state.count * 2));
-  PEAL_TRY(check("state->master", state.master, state.count * 4));
-  PEAL_TRY(check("state->moment1", state.moment1, state.count * 4));
-  PEAL_TRY(check("state->moment2", state.moment2, state.count * 4));
-  PEAL_TRY(check("state->segments", state.segments, state.segmentCount * sizeof(pealAdamwSegment_t)));
+  PEAL_TRY(cuda::checkAdamw(kName, device, state));
   int processors = 0;
   PEAL_TRY(cuda::cudaResult(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                             "asking device {} for its processors", device));

@@ -27,6 +27,26 @@ const char* remedyFor(cudaMemoryType type) {
   }
 }
 
+// The host steers steps through it, so it may lie in its memory.
+Result<void> checkControl(const std::string& name, int device, const pealAdamwControl_t* control) {
+  const Result<PointerKind> kind = kindOf(control);
+  if (!kind) {
+    return kind.error();
+  }
+  if (kind->type != cudaMemoryTypeHost) {
+    return checkBuffer(name, device, "state->control", control, sizeof *control);
+  }
+  if (kind->onDevice != reinterpret_cast<const std::byte*>(control)) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("{}: state->control ({}) is pinned host memory that device {} does not address like "
+                    "that (it has {} for it). Give the address of cudaHostGetDevicePointer.",
+                    name, static_cast<const void*>(control), device,
+                    static_cast<const void*>(kind->onDevice))};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<StreamState> stateOf(const std::string& name, int device, cudaStream_t stream) {
@@ -34,10 +54,10 @@ Result<StreamState> stateOf(const std::string& name, int device, cudaStream_t st
     int owner = -1;
     if (const cudaError_t code = cudaStreamGetDevice(stream, &owner); code != cudaSuccess) {
       const Error error = errorOf(code, fmt::format("{}: asking for the stream's device", name));
-      return Error{code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidValue
-                       ? pealInvalidArgument
-                       : error.code,
-                   error.message + ". Is it a cudaStream_t that was not destroyed?"};
+      const bool isNone = code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidValue;
+      return isNone ? Error{pealInvalidArgument,
+                            error.message + ". Is it a cudaStream_t that was not destroyed?"}
+                    : error;
     }
     if (owner != device) {
       return Error{
@@ -105,6 +125,27 @@ Result<void> checkBuffer(const std::string& name, int device, const char* what, 
             name, what, data, bytes, *behind)};
   }
   return {};
+}
+
+Result<void> checkAdamw(const std::string& name, int device, const pealAdamw_t& state) {
+  const size_t bytes = state.count * sizeof(float);
+  PEAL_TRY(checkBuffer(name, device, "state->master", state.master, bytes));
+  PEAL_TRY(checkBuffer(name, device, "state->moment1", state.moment1, bytes));
+  PEAL_TRY(checkBuffer(name, device, "state->moment2", state.moment2, bytes));
+  PEAL_TRY(checkBuffer(name, device, "state->segments", state.segments,
+                       state.segmentCount * sizeof(pealAdamwSegment_t)));
+  return checkControl(name, device, state.control);
+}
+
+Result<void> checkScalar(const std::string& name, int device, const void* scalar, size_t bytes) {
+  constexpr const char* kWhat = "the pre-multiplied sum's scalar";
+  if (reinterpret_cast<uintptr_t>(scalar) % bytes != 0) {
+    return Error{pealInvalidArgument,
+                 fmt::format("{}: {} ({}) is not at a multiple of its {} bytes, as kernels "
+                             "have to read it.",
+                             name, kWhat, scalar, bytes)};
+  }
+  return checkBuffer(name, device, kWhat, scalar, bytes);
 }
 
 }  // namespace peal::cuda

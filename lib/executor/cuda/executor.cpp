@@ -11,14 +11,19 @@
 #include "lib/executor/cuda/kernels.h"
 #include "lib/executor/cuda/launch.h"
 #include "lib/executor/cuda/retired.h"
+#include "lib/executor/cuda/window_notes.h"
 
 namespace peal::cuda {
 namespace {
 
 // Between two looks at an event.
 constexpr auto kLook = std::chrono::microseconds(100);
-// How long kernels that were told to leave may take before their memory is given up.
+// How long kernels that were told to leave are waited for, at most the communicator's timeout, and how long
+// the word that refuses later ones may take.
 constexpr int64_t kLeaveMs = 10000;
+constexpr int64_t kRefuseMs = 2000;
+// How long a look into a peer's window may take.
+constexpr int64_t kSeenMs = 500;
 
 CommView viewOf(const DeviceOptions& options, const Resources& resources) {
   const WindowShape& window = resources.window;
@@ -146,6 +151,31 @@ Resources::~Resources() {
   }
 }
 
+// A sentence gets better by it: what fails is left out. Nothing is allocated, since freeing would wait for
+// the device's kernels.
+std::optional<DigestWords> Resources::seen(const FaultRecord& record) const {
+  const auto peer = static_cast<int>(record.peerRank);
+  std::byte* const theirs = memory->peerWindow(peer);
+  const RelaxedCapture relaxed;
+  const CurrentDevice current(device);
+  if (theirs == nullptr || theirs == memory->window() || !current.status()) {
+    return std::nullopt;
+  }
+  Result<StreamHolder> stream = StreamHolder::make(device);
+  if (!stream) {
+    return std::nullopt;
+  }
+  std::byte* const page = board.data() + sizeof(HostBoard) + kLineBytes;
+  const auto copy = [&](std::byte* to, const void* from, size_t bytes) {
+    return static_cast<bool>(cudaResult(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream->get()),
+                                        "looking into a window"));
+  };
+  const bool read = copy(page, theirs, kWindowNotesBytes) &&
+                    copy(page + kOwnSequenceAt, channels.data(), sizeof(uint64_t)) &&
+                    await(stream->get(), Deadline::afterMs(kSeenMs), "looking into a window");
+  return read ? seenIn(page, record) : std::nullopt;
+}
+
 // ---- life ----
 
 CudaExecutor::CudaExecutor(const DeviceOptions& options, const Agreement& agreement,
@@ -178,20 +208,17 @@ CudaExecutor::~CudaExecutor() {
       resources.memory->farewell(-1, "");
     }
   }
-  const Deadline deadline = Deadline::afterMs(kLeaveMs);
+  const Deadline deadline = Deadline::afterMs(std::min(kLeaveMs, options_.timeoutMs));
+  bool areLate = false;
   if (const Result<void> left = awaitKernels(deadline); !left) {
     leaveInNeed(left.error());
-    if (left.error().code == pealTimeout) {
-      resources.leaveNetwork();
-      abandon(std::move(resources_));
-      return;
-    }
+    areLate = left.error().code == pealTimeout;
   } else if (const Result<void> flushed = flushProxy(deadline); !flushed) {
     leaveInNeed(flushed.error());
   }
   resources.leaveNetwork();
-  if (resources.order->liveGraphs() > 0) {
-    endGraphs(deadline);
+  if (areLate || resources.order->liveGraphs() > 0) {
+    endGraphs(areLate ? Deadline::afterMs(kRefuseMs) : deadline);
     retire(std::move(resources_));
   }
   freeRetired();
@@ -210,6 +237,25 @@ void CudaExecutor::endGraphs(Deadline deadline) {
 
 // ---- issuing ----
 
+// One that no other capture holds: a capture that goes on takes the streams that joined it along. There are
+// as many as captures at the same time, and one.
+Result<cudaStream_t> CudaExecutor::sideFor(const StreamState& user) {
+  for (const StreamHolder& side : resources_->sides) {
+    const Result<StreamState> state = stateOf(options_.name, options_.device, side.get());
+    if (!state && state.error().code != pealInvalidUsage) {  // that: its capture is broken
+      return state.error();
+    }
+    if (state && (state->capture == 0 || state->capture == user.capture)) {
+      return side.get();
+    }
+  }
+  Result<StreamHolder> made = StreamHolder::make(options_.device);
+  if (!made) {
+    return made.error();
+  }
+  return resources_->sides.emplace_back(std::move(*made)).get();
+}
+
 Result<void> CudaExecutor::fork(void* stream) {
   const CurrentDevice current(options_.device);
   PEAL_TRY(current.status());
@@ -218,27 +264,37 @@ Result<void> CudaExecutor::fork(void* stream) {
   if (!state) {
     return state.error();
   }
+  Result<cudaStream_t> side = sideFor(*state);
+  if (!side) {
+    return side.error();
+  }
   PEAL_TRY(cudaResult(cudaEventRecord(resources_->forked.get(), user), "{}: cudaEventRecord", options_.name));
-  PEAL_TRY(cudaResult(cudaStreamWaitEvent(resources_->side.get(), resources_->forked.get(), 0),
-                      "{}: cudaStreamWaitEvent", options_.name));
-  forked_.push_back(stream);
+  PEAL_TRY(cudaResult(cudaStreamWaitEvent(*side, resources_->forked.get(), 0), "{}: cudaStreamWaitEvent",
+                      options_.name));
+  forked_.push_back({stream, *side});
   return {};
 }
 
 Result<void> CudaExecutor::join(void* stream) {
-  std::erase(forked_, stream);
+  const auto forked = std::find_if(forked_.begin(), forked_.end(),
+                                   [stream](const Forked& one) { return one.stream == stream; });
+  if (forked == forked_.end()) {
+    return Error{pealInternalError, fmt::format("{}: a stream joins that was not forked", options_.name)};
+  }
+  cudaStream_t const side = forked->side;
+  forked_.erase(forked);
   const CurrentDevice current(options_.device);
   PEAL_TRY(current.status());
-  PEAL_TRY(cudaResult(cudaEventRecord(resources_->joined.get(), resources_->side.get()),
-                      "{}: cudaEventRecord", options_.name));
+  PEAL_TRY(cudaResult(cudaEventRecord(resources_->joined.get(), side), "{}: cudaEventRecord", options_.name));
   return cudaResult(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), resources_->joined.get(), 0),
                     "{}: cudaStreamWaitEvent", options_.name);
 }
 
 Result<StreamState> CudaExecutor::streamFor(void* stream) const {
-  auto* const user = static_cast<cudaStream_t>(stream);
-  const bool forked = std::find(forked_.begin(), forked_.end(), stream) != forked_.end();
-  return stateOf(options_.name, options_.device, forked ? resources_->side.get() : user);
+  const auto forked = std::find_if(forked_.begin(), forked_.end(),
+                                   [stream](const Forked& one) { return one.stream == stream; });
+  return stateOf(options_.name, options_.device,
+                 forked != forked_.end() ? forked->side : static_cast<cudaStream_t>(stream));
 }
 
 Result<void> CudaExecutor::check(const Collective& call, const void* deferredScalar) const {
@@ -248,11 +304,9 @@ Result<void> CudaExecutor::check(const Collective& call, const void* deferredSca
   if (call.recv != call.send || extents.recv > extents.send) {
     PEAL_TRY(checkBuffer(where, options_.device, "recvbuff", call.recv, extents.recv));
   }
-  if (deferredScalar != nullptr) {
-    PEAL_TRY(checkBuffer(where, options_.device, "the pre-multiplied sum's scalar", deferredScalar,
-                         elementBytes(call.type)));
-  }
-  return {};
+  return deferredScalar == nullptr
+             ? Result<void>()
+             : checkScalar(where, options_.device, deferredScalar, elementBytes(call.type));
 }
 
 Result<void> CudaExecutor::check(const std::vector<PointToPoint>& calls) const {
@@ -271,17 +325,6 @@ Result<void> CudaExecutor::check(const std::vector<PointToPoint>& calls) const {
                          call.count * elementBytes(call.type)));
   }
   return {};
-}
-
-// The control block alone may be pinned host memory.
-Result<void> CudaExecutor::check(const pealAdamw_t& state) const {
-  const std::string where = fmt::format("pealReduceAdamwGather on {}", options_.name);
-  const size_t bytes = state.count * sizeof(float);
-  PEAL_TRY(checkBuffer(where, options_.device, "state->master", state.master, bytes));
-  PEAL_TRY(checkBuffer(where, options_.device, "state->moment1", state.moment1, bytes));
-  PEAL_TRY(checkBuffer(where, options_.device, "state->moment2", state.moment2, bytes));
-  return checkBuffer(where, options_.device, "state->segments", state.segments,
-                     state.segmentCount * sizeof(pealAdamwSegment_t));
 }
 
 template <class Kernel, class Args>
@@ -346,7 +389,7 @@ Result<void> CudaExecutor::issue(const Collective& call, const pealAdamw_t& stat
     return target.error();
   }
   PEAL_TRY(check(call, nullptr));
-  PEAL_TRY(check(state));
+  PEAL_TRY(checkAdamw(fmt::format("pealReduceAdamwGather on {}", options_.name), options_.device, state));
   ReduceAdamwGatherArgs args{argumentsOf(view_, call, nullptr, *resources_->memory), state};
   args.collective.digest.op = Digest::kAdamw;
   PEAL_TRY(launch(*target, reduceAdamwGatherKernel(), call.choice.channels,
@@ -375,11 +418,18 @@ std::optional<Fault> CudaExecutor::fault() {
       return fault;
     }
   }
-  return record ? faultOf(*record, {.name = options_.name,
-                                    .rank = options_.rank,
-                                    .device = options_.device,
-                                    .timeoutMs = options_.timeoutMs})
-                : std::nullopt;
+  if (!record) {
+    return std::nullopt;
+  }
+  FaultReader reader{.name = options_.name,
+                     .rank = options_.rank,
+                     .device = options_.device,
+                     .timeoutMs = options_.timeoutMs};
+  if (record->kind == static_cast<uint64_t>(FaultKind::Deadline)) {
+    const std::lock_guard lock(seenMutex_);
+    reader.seen = resources_->seen(*record);
+  }
+  return faultOf(*record, reader);
 }
 
 void CudaExecutor::stop(int culpritRank, const std::string& reason) {

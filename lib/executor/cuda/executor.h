@@ -39,10 +39,10 @@ struct Resources {
   std::vector<int> localOf;  // of each rank its inbox in a window of its node; -1: it is on another node
   std::vector<int> groups;   // the table of `nodes`
   Grouping nodes;
-  DeviceBuffer nodeTable;        // the same for kernels; nothing where there is only one node
-  PinnedBuffer board;            // HostBoard
-  std::unique_ptr<Proxy> proxy;  // to ranks on other nodes; nullptr: there are none
-  StreamHolder side;             // for launches between fork() and join(), and for setting up
+  DeviceBuffer nodeTable;           // the same for kernels; nothing where there is only one node
+  PinnedBuffer board;               // HostBoard
+  std::unique_ptr<Proxy> proxy;     // to ranks on other nodes; nullptr: there are none
+  std::vector<StreamHolder> sides;  // for launches between fork() and join(); the first for setting up, too
   Event forked, joined;
   std::unique_ptr<LaunchOrder> order;  // destroyed first
 
@@ -52,6 +52,8 @@ struct Resources {
   // Makes kernels leave, those that start later at their start, as if `culpritRank` had failed; waits until
   // none reads peers' buffers any more. From any thread.
   Result<void> endKernels(int culpritRank, Deadline deadline);
+  // After a deadline: what the peer is seen in. nullopt also where its window cannot be read.
+  std::optional<DigestWords> seen(const FaultRecord& record) const;
   // Leaves the network, if there is one.
   void leaveNetwork() const;
   // Waits until the stream has done what it was given.
@@ -89,11 +91,12 @@ class CudaExecutor final : public DeviceExecutor {
   pealCommStats_t stats() override;
 
  private:
-  // Where a call really goes: the user's stream, or the side stream between fork() and join().
+  // A side stream for a fork of this stream.
+  Result<cudaStream_t> sideFor(const StreamState& user);
+  // Where a call really goes: the user's stream, or its side stream between fork() and join().
   Result<StreamState> streamFor(void* stream) const;
   Result<void> check(const Collective& call, const void* deferredScalar) const;
   Result<void> check(const std::vector<PointToPoint>& calls) const;
-  Result<void> check(const pealAdamw_t& state) const;
   Result<void> awaitKernels(Deadline deadline);
   Result<void> flushProxy(Deadline deadline);
   void leaveInNeed(const Error& error);
@@ -106,8 +109,13 @@ class CudaExecutor final : public DeviceExecutor {
   std::unique_ptr<Resources> resources_;
   CommView view_{};
   DeviceFacts facts_;
-  std::vector<void*> forked_;  // streams between fork() and join()
+  struct Forked {
+    void* stream;
+    cudaStream_t side;
+  };
+  std::vector<Forked> forked_;  // streams between fork() and join()
   std::atomic<bool> stopped_{false};
+  std::mutex seenMutex_;   // guards the page of Resources::seen
   std::mutex statsMutex_;  // guards stats_
   pealCommStats_t stats_{};
 };

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "lib/executor/cuda/window_notes.h"
+
 namespace peal::cuda {
 Digest digestOf(const DigestWords& words) {
   Digest digest;
@@ -49,6 +51,33 @@ std::string disagreement(const FaultRecord& record, const FaultReader& reader) {
                      what, reader.rank, describe(mine), peer, describe(theirs));
 }
 
+bool isTransfer(int kind) { return kind == pealStatSend || kind == pealStatRecv; }
+
+// Why the peer's part may not have come.
+std::string likelyReason(const FaultRecord& record, const std::optional<DigestWords>& seen) {
+  const int64_t peer = record.peerRank;
+  if (!seen) {
+    return fmt::format(
+        "Either rank {} did not make this call, or made another one, or its stream waits for "
+        "something that comes later.",
+        peer);
+  }
+  const Digest theirs = digestOf(*seen);
+  constexpr const char* kOrder = "Every rank has to make the calls of a communicator in the same order.";
+  if (isTransfer(theirs.collective)) {
+    return fmt::format(
+        "Rank {} is in sends and receives, the first of them a {} of {} {} {} rank {}. {}", peer,
+        collectiveName(theirs.collective), theirs.count,
+        theirs.type < pealNumTypes ? typeName(static_cast<pealDataType_t>(theirs.type)) : "values",
+        theirs.collective == pealStatSend ? "to" : "from", theirs.root, kOrder);
+  }
+  if (isTransfer(record.expected.collective)) {
+    return fmt::format("Rank {} is in {}, to which this rank has not come. {}", peer, describe(theirs),
+                       kOrder);
+  }
+  return fmt::format("Rank {} has come to this call too, and waits for another rank or was stopped.", peer);
+}
+
 std::string ownDisagreement(const FaultRecord& record, const FaultReader& reader) {
   return fmt::format(
       "{}: the sends and receives of the rank to itself do not match in one group ({} bytes to "
@@ -70,6 +99,22 @@ std::optional<FaultRecord> readFault(const FaultRecord& board) {
   return record;
 }
 
+std::optional<DigestWords> seenIn(const std::byte* notes, const FaultRecord& record) {
+  DigestWords transfer{};
+  std::memcpy(&transfer, notes + kTransferNoteAt, sizeof transfer);
+  if (isTransfer(transfer.collective)) {
+    return transfer;
+  }
+  uint64_t own = record.expected.sequence;
+  if (isTransfer(record.expected.collective)) {
+    std::memcpy(&own, notes + kOwnSequenceAt, sizeof own);
+  }
+  Passage passage{};
+  std::memcpy(&passage, notes + WindowShape::kPassagesAt + own % kPassages * sizeof passage, sizeof passage);
+  const bool came = passage.check != 0 && passage.digest.sequence == static_cast<uint32_t>(own);
+  return came ? std::optional(passage.digest) : std::nullopt;
+}
+
 std::optional<Fault> faultOf(const FaultRecord& record, const FaultReader& reader) {
   const int peer = static_cast<int>(record.peerRank);
   switch (static_cast<FaultKind>(record.kind)) {
@@ -88,11 +133,10 @@ std::optional<Fault> faultOf(const FaultRecord& record, const FaultReader& reade
     case FaultKind::Deadline:
       return Fault{
           {pealTimeout,
-           fmt::format("{}: {} on device {} waited {} ms for rank {}, whose part did not come (channel {}). "
-                       "Either rank {} did not make this call, or made another one, or its stream waits for "
-                       "something that comes later.",
-                       reader.name, describe(digestOf(record.expected)), reader.device, reader.timeoutMs,
-                       peer, record.channel, peer)},
+           fmt::format(
+               "{}: {} on device {} waited {} ms for rank {}, whose part did not come (channel {}). {}",
+               reader.name, describe(digestOf(record.expected)), reader.device, reader.timeoutMs, peer,
+               record.channel, likelyReason(record, reader.seen))},
           peer};
     case FaultKind::Digest:
     case FaultKind::Bytes:

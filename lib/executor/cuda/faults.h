@@ -14,6 +14,8 @@ struct FaultReader {
   int rank = 0;
   int device = 0;
   int64_t timeoutMs = 0;
+  // After a deadline: what the peer that did not come was seen in (seenIn).
+  std::optional<DigestWords> seen = std::nullopt;
 };
 
 // As the host writes it.
@@ -21,6 +23,11 @@ Digest digestOf(const DigestWords& words);
 
 // nullopt: none, or one that is still being written.
 std::optional<FaultRecord> readFault(const FaultRecord& board);
+
+// From the notes of a peer's window (kNotesPageBytes, window_notes.h): the first of the sends and receives
+// that it is in, else the collective that the reader of `record` is in too, or that it has not come to yet.
+// nullopt: neither.
+std::optional<DigestWords> seenIn(const std::byte* notes, const FaultRecord& record);
 
 // nullopt: the kernels left because this rank told them to.
 std::optional<Fault> faultOf(const FaultRecord& record, const FaultReader& reader);

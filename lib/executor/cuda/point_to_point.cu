@@ -13,6 +13,7 @@
 #include "lib/executor/cuda/move.cuh"
 #include "lib/executor/cuda/view.h"
 #include "lib/executor/cuda/wait.cuh"
+#include "lib/executor/cuda/window_notes.h"
 #include "peal/peal.h"
 
 namespace peal::cuda {
@@ -122,7 +123,31 @@ class PointToPointRun {
     return sends(lane) ? &link.sendSequence : &link.recvSequence;
   }
 
+  // By one thread of the kernel.
+  PEAL_DEVICE void note(const Header& transfer) const {
+    if (blockIndex() == 0 && threadIndex() == 0) {
+      PEAL_KEEP_LOOP
+      for (int i = 0; i < kDigestWords; ++i) {
+        storeRelaxed(comm_.stopped + kTransferNoteAt / sizeof(uint64_t) + i, transfer.word[i]);
+      }
+    }
+  }
+  // The first transfer with another rank.
+  PEAL_DEVICE void noteFirst() const {
+    int first = 0;
+    PEAL_KEEP_LOOP
+    while (first < args_.count && args_.transfers[first].peer == comm_.rank) {
+      ++first;
+    }
+    if (first < args_.count) {
+      DigestWords digest = args_.transfers[first].digest;
+      digest.root = args_.transfers[first].peer;
+      note(headerOf(digest, 0));
+    }
+  }
+
   PEAL_DEVICE void begin() {
+    noteFirst();
     if (threadIndex() == 0) {
       beginReading(comm_);
     }
@@ -144,6 +169,9 @@ class PointToPointRun {
       storeGlobal(counterOf(link(lane), lane), state_.messages[lane]);
       storeGlobal(sequenceOf(link(lane), lane), state_.sequence[lane]);
     });
+    if (!failed) {
+      note(Header{});
+    }
     if (threadIndex() == 0) {
       endReading(comm_);
     }

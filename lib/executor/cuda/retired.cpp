@@ -20,6 +20,14 @@ Retired& retired() {
   return *all;
 }
 
+bool isUsed(const Resources& resources) {
+  if (resources.order->liveGraphs() > 0) {
+    return true;
+  }
+  const Result<bool> idle = resources.order->idle();
+  return idle && !*idle;  // an error: the device is lost, and nothing runs there
+}
+
 }  // namespace
 
 void retire(std::unique_ptr<Resources> resources) {
@@ -29,18 +37,16 @@ void retire(std::unique_ptr<Resources> resources) {
 }
 
 void freeRetired() {
+  const RelaxedCapture relaxed;
   std::vector<std::unique_ptr<Resources>> unused;
   Retired& all = retired();
   {
     const std::lock_guard lock(all.mutex);
-    const auto begin = std::stable_partition(all.kept.begin(), all.kept.end(), [](const auto& resources) {
-      return resources->order->liveGraphs() > 0;
-    });
+    const auto begin = std::stable_partition(all.kept.begin(), all.kept.end(),
+                                             [](const auto& resources) { return isUsed(*resources); });
     std::move(begin, all.kept.end(), std::back_inserter(unused));
     all.kept.erase(begin, all.kept.end());
   }
 }
-
-void abandon(std::unique_ptr<Resources> resources) { static_cast<void>(resources.release()); }
 
 }  // namespace peal::cuda

@@ -1,5 +1,5 @@
 // What ended communicators leave behind while something may still use it: CUDA graphs that hold their
-// operations and may be launched (which then do nothing), or a device that does not answer.
+// operations and may be launched (which then do nothing), or launches that have not come to their turn.
 #pragma once
 #include <memory>
 
@@ -7,11 +7,10 @@ namespace peal::cuda {
 
 struct Resources;
 
-// Keeps it until its graphs are destroyed.
+// Keeps it until its graphs are destroyed and its kernels have left: they may stand behind another's that
+// waits.
 void retire(std::unique_ptr<Resources> resources);
 // Frees what retire() kept and nothing uses any more. Called whenever a communicator begins or ends.
 void freeRetired();
-// Never frees it: kernels may still run, and freeing would wait for them for ever.
-void abandon(std::unique_ptr<Resources> resources);
 
 }  // namespace peal::cuda

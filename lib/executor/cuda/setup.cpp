@@ -8,6 +8,7 @@
 #include "lib/executor/cuda/agreement.h"
 #include "lib/executor/cuda/executor.h"
 #include "lib/executor/cuda/retired.h"
+#include "lib/executor/cuda/window_notes.h"
 
 namespace peal {
 namespace cuda {
@@ -29,7 +30,7 @@ Result<void> makeGroups(const DeviceOptions& options, Resources& resources) {
   }
   resources.nodeTable = std::move(*table);
   return cudaResult(cudaMemcpyAsync(resources.nodeTable.data(), resources.groups.data(), bytes,
-                                    cudaMemcpyDefault, resources.side.get()),
+                                    cudaMemcpyDefault, resources.sides.front().get()),
                     "telling kernels where ranks lie");
 }
 
@@ -46,16 +47,17 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
   };
   const size_t channelBytes = static_cast<size_t>(shape.channels) * sizeof(ChannelState);
   PEAL_TRY(keep(DeviceBuffer::make(options.device, channelBytes), resources.channels));
-  // One line more: the words of endKernels.
-  PEAL_TRY(keep(PinnedBuffer::make(options.device, sizeof(HostBoard) + kLineBytes), resources.board));
-  PEAL_TRY(keep(StreamHolder::make(options.device), resources.side));
+  PEAL_TRY(keep(PinnedBuffer::make(options.device, sizeof(HostBoard) + kLineBytes + kNotesPageBytes),
+                resources.board));
+  PEAL_TRY(keep(StreamHolder::make(options.device), resources.sides.emplace_back()));
   PEAL_TRY(keep(Event::make(options.device), resources.forked));
   PEAL_TRY(keep(Event::make(options.device), resources.joined));
   PEAL_TRY(keep(LaunchOrder::make(options.device, options.communicator), resources.order));
-  PEAL_TRY(cudaResult(cudaMemsetAsync(resources.channels.data(), 0, channelBytes, resources.side.get()),
-                      "zeroing the channels' counters"));
+  PEAL_TRY(
+      cudaResult(cudaMemsetAsync(resources.channels.data(), 0, channelBytes, resources.sides.front().get()),
+                 "zeroing the channels' counters"));
   PEAL_TRY(makeGroups(options, resources));
-  return resources.await(resources.side.get(), deadline, "zeroing the channels' counters");
+  return resources.await(resources.sides.front().get(), deadline, "zeroing the channels' counters");
 }
 
 // nodes: nullptr for one node.

@@ -105,8 +105,8 @@ struct Passage {
 static_assert(sizeof(Passage) == 32);
 constexpr int kPassages = 8;  // the newest ones, the one with sequence s at s % kPassages
 
-// A window: one line with the word that peers set when they fail, the rank's passages, which peers read, then
-// the inboxes, in rank order.
+// A window: one line with the word that peers set when they fail and a note for them (window_notes.h), the
+// rank's passages, which peers read, then the inboxes, in rank order.
 struct WindowShape {
   BoxShape box;
   int32_t ranks = 1;
