@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace peal::tcp {
 namespace {
@@ -106,7 +107,6 @@ void TcpLink::writeHeader(std::byte* to, Kind kind, size_t bytes, const Digest& 
   header.released = received_;
   header.digest = digest;
   std::memcpy(to, &header, sizeof header);
-  creditSent_ = received_;
 }
 
 void TcpLink::post(size_t bytes, const Digest& digest) {
@@ -127,6 +127,7 @@ bool TcpLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
 void TcpLink::submit(const std::byte* data, size_t bytes, bool isReference, const Digest& digest) {
   std::byte* header = slotMemory(posted_) + kLine - kHeaderBytes;
   writeHeader(header, Kind::Data, bytes, digest);
+  creditSent_ = received_;
   outgoing(posted_) = {header, data, bytes, isReference};
   ++posted_;
   if (dead_) {
@@ -179,10 +180,15 @@ size_t TcpLink::gather(std::span<iovec> pieces) {
 
 void TcpLink::account(size_t bytes) {
   if (isControlNext()) {
+    if (controlSent_ == 0 && bytes > 0) {
+      creditSent_ = received_;  // not before: the system may have refused it
+    }
     controlSent_ += bytes;
     if (controlSent_ == kHeaderBytes) {
       controlSent_ = 0;
-      isControlDue_ = false;
+      isControlDue_ = std::exchange(leavesNext_, false);
+      controlKind_ = isControlDue_ ? Kind::Leaving : controlKind_;
+      noteCredit();  // of what was released while it was on its way
     }
     return;
   }
@@ -223,17 +229,21 @@ void TcpLink::noteWaiting() {
 
 // A credit that has begun goes before the farewell.
 void TcpLink::sayControl(Kind kind) {
-  if (!dead_ && controlSent_ == 0) {
-    controlKind_ = std::max(controlKind_, kind);
-    isControlDue_ = true;
-    noteWaiting();
+  if (dead_) {
+    return;
   }
+  if (controlSent_ > 0) {
+    leavesNext_ = leavesNext_ || kind == Kind::Leaving;
+    return;
+  }
+  controlKind_ = std::max(controlKind_, kind);
+  isControlDue_ = true;
+  noteWaiting();
 }
 
+// What the system does not take now goes with the fabric's next looks: a peer that has stopped reading is
+// waited for no longer than those last.
 void TcpLink::sayLeaving() {
-  while (!dead_ && controlSent_ > 0 && isControlDue_) {
-    flush();
-  }
   sayControl(Kind::Leaving);
   flush();
 }

@@ -140,6 +140,7 @@ class TcpLink final : public Link {
   Kind controlKind_ = Kind::Credit;
   std::array<std::byte, kHeaderBytes> control_{};
   size_t controlSent_ = 0;
+  bool leavesNext_ = false;  // a farewell goes once the credit that has begun is through
 
   // Incoming. Messages up to `received_` have been released, up to `arrived_` they are whole.
   const Memory inMemory_;

@@ -316,6 +316,26 @@ TEST_F(TcpTest, CreditsGoAloneWhenNoMessageTakesThemAlong) {
   EXPECT_EQ(readHeader(stream).released, 4U);
 }
 
+// A peer that waits for credits waits for ever if they are written, refused by the system and forgotten.
+TEST_F(TcpTest, CreditsThatTheSystemDoesNotTakeGoLater) {
+  const int descriptor = dynamic_cast<tcp::TcpLink&>(link()).descriptor();
+  const std::vector<std::byte> filler(4096);
+  while (::send(descriptor, filler.data(), filler.size(), MSG_NOSIGNAL) > 0) {
+  }
+  for (uint32_t number = 0; number < kSlots; ++number) {
+    sendData(number, dataOf(number, 10));
+    expectMessage(number, dataOf(number, 10));
+    EXPECT_EQ(fabric_->settled(), number == 0) << "nothing of the other direction takes them along";
+  }
+  read();
+  fabric_->poll();
+  EXPECT_TRUE(fabric_->settled());
+  const std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), kHeaderBytes);
+  EXPECT_EQ(readHeader(stream).kind, Kind::Credit);
+  EXPECT_EQ(readHeader(stream).released, 4U);
+}
+
 // Credits that overtake a message at its sender make the count in its header an old one.
 TEST_F(TcpTest, AnOldCountAfterANewOneIsNothing) {
   for (int number = 0; number < kSlots; ++number) {
