@@ -44,7 +44,9 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::LaunchSecret, "PEAL_SECRET", KnobType::Text, "", 0, 0, "",
      "Password that ranks started by a launcher prove to each other; the same on every rank.", true},
     {Knob::DirectRead, "PEAL_DIRECT_READ", KnobType::Integer, "1", 0, 1, "",
-     "1: read registered buffers of peers in place; 0: always through slots.", false},
+     "1: read buffers of peers where they lie; 0: always through slots, which also takes memory that no "
+     "other process may read.",
+     false},
     {Knob::LaunchRank, "PEAL_RANK", KnobType::Text, "", 0, 0, "",
      "This process's rank, from 0, when no launcher says it; together with PEAL_SIZE.", false},
     {Knob::LaunchSize, "PEAL_SIZE", KnobType::Text, "", 0, 0, "",

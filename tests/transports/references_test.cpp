@@ -1,6 +1,7 @@
 // Messages by reference: what peers can read in place, that they see the right bytes, and when the memory
 // may change again.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 
@@ -253,6 +254,35 @@ TEST_P(References, RegisteredMemoryIsReadWhereTheSystemAllowsIt) {
     }
     EXPECT_TRUE(deregisterRange(*registered));
     EXPECT_EQ(self.link(1 - self.rank).canReference(plain.data(), 4096), same);
+    self.meet();
+  });
+}
+
+// A device's mapping, for example: here memory that nobody may read.
+TEST_P(References, MemoryThatTheSystemKeepsFromPeersIsAFaultThatSaysWhatToDo) {
+  if (sameProcess() || !probeShm().crossRead) {
+    GTEST_SKIP() << "only between processes that read each other's memory";
+  }
+  constexpr size_t kBytes = 65536;
+  run(2, {}, [](const Rank& self) {
+    Link& link = self.link(1 - self.rank);
+    if (self.rank == 0) {
+      void* const closed = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(closed, MAP_FAILED);
+      EXPECT_TRUE(link.tryPostOffer(static_cast<std::byte*>(closed), kBytes, digestOf(0)));
+      self.meet();
+      munmap(closed, kBytes);
+      return;
+    }
+    std::vector<std::byte> got(kBytes);
+    Arrival arrival;
+    expectShown(self, 0);
+    ASSERT_TRUE(link.tryReceive(arrival));
+    EXPECT_FALSE(link.pull(got.data(), 0, kBytes));
+    const Result<void> health = self.endpoint.progress(0);
+    ASSERT_FALSE(health);
+    EXPECT_NE(health.error().message.find("PEAL_DIRECT_READ=0"), std::string::npos) << health.error().message;
+    EXPECT_EQ(self.endpoint.culpritRank(), 0);
     self.meet();
   });
 }

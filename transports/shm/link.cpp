@@ -437,8 +437,11 @@ bool ShmLink::copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes) {
   const int peerNumber = station_.numberOf(peerRank_);
   station_.fault.raise(
       peerNumber,
-      {pealRemoteError, fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}",
-                                    station_.numberOf(station_.rank), bytes, peerNumber, pid_, refused)});
+      {pealRemoteError,
+       fmt::format("rank {} could not read {} bytes of rank {} (pid {}): {}. Either that rank freed them "
+                   "during its call, or no other process may read them (a device's mapping, memfd_secret): "
+                   "PEAL_DIRECT_READ=0 sends such memory, too.",
+                   station_.numberOf(station_.rank), bytes, peerNumber, pid_, refused)});
   return false;
 }
 
