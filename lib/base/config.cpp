@@ -26,9 +26,11 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "several nodes; if it is not there, it is written with what was measured. Empty: measure every time.",
      false},
     {Knob::SlotBytes, "PEAL_SLOT_BYTES", KnobType::Integer, "65536", 64, 1 << 24, "",
-     "Size of one staging slot of a link, in bytes; a multiple of 64.", false},
+     "Size of one staging slot of a link, in bytes; a multiple of 64. On GPUs the default is what fits into "
+     "PEAL_DEVICE_BUFFER_BYTES, 256 KiB at most.",
+     false},
     {Knob::Slots, "PEAL_SLOTS", KnobType::Integer, "4", 2, 64, "",
-     "Staging slots of a link: how far a sender may run ahead of its receiver.", false},
+     "Staging slots of a link: how far a sender may run ahead of its receiver. On GPUs 8 at most.", false},
     {Knob::SpinUs, "PEAL_SPIN_US", KnobType::Integer, "20", 0, 1000000, "",
      "How long a wait spins before it yields and then sleeps, in microseconds.", false},
     {Knob::LogLevel, "PEAL_LOG", KnobType::Choice, "warn", 0, 0, "none|error|warn|info|debug",
@@ -38,7 +40,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "commas; ^ excludes, = asks for the whole name. Empty: all that are up.",
      false},
     {Knob::Port, "PEAL_PORT", KnobType::Integer, "0", 0, 65535, "",
-     "TCP port at which the first rank listens; 0 lets the system choose.", false},
+     "TCP port at which the first rank listens; 0: one that follows from the job's identity under a "
+     "launcher, "
+     "else the system chooses.",
+     false},
     {Knob::Isa, "PEAL_ISA", KnobType::Choice, "auto", 0, 0, "auto|baseline|avx2|avx512",
      "Caps the instruction set of the reduction loops; never more than the processor has.", false},
     {Knob::LaunchSecret, "PEAL_SECRET", KnobType::Text, "", 0, 0, "",

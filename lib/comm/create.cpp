@@ -51,7 +51,9 @@ size_t slotBytesFor(int size) {
 Announcement announcementOf(const CommOptions& options, int size) {
   Announcement mine;
   mine.deterministic = options.deterministic ? 1 : 0;
-  mine.slotBytes = slotBytesFor(size);
+  // On GPUs "not set" is as much as fits, and no size.
+  const bool fitted = options.device != PEAL_DEVICE_HOST && configuration()->isDefault(Knob::SlotBytes);
+  mine.slotBytes = fitted ? 0 : slotBytesFor(size);
   mine.slots = static_cast<int32_t>(configuration()->integer(Knob::Slots));
   const std::string& algorithm = configuration()->text(Knob::Algorithm);
   std::memcpy(mine.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof mine.algorithm - 1));
@@ -78,6 +80,10 @@ std::string difference(const Announcement& a, int rankA, const Announcement& b, 
   if (a.deterministic != b.deterministic) {
     return sentence("the deterministic option (PEAL_DETERMINISTIC)", a.deterministic, b.deterministic);
   }
+  const auto kind = [](const Announcement& one) { return one.onDevice != 0 ? "a GPU" : "host memory"; };
+  if (a.onDevice != b.onDevice) {
+    return sentence("the kind of device", kind(a), kind(b));
+  }
   if (a.slotBytes != b.slotBytes) {
     return sentence("PEAL_SLOT_BYTES", a.slotBytes, b.slotBytes);
   }
@@ -91,10 +97,6 @@ std::string difference(const Announcement& a, int rankA, const Announcement& b, 
   if (std::memcmp(a.transport, b.transport, sizeof a.transport) != 0) {
     return sentence("PEAL_TRANSPORT", static_cast<const char*>(a.transport),
                     static_cast<const char*>(b.transport));
-  }
-  const auto kind = [](const Announcement& one) { return one.onDevice != 0 ? "a GPU" : "host memory"; };
-  if (a.onDevice != b.onDevice) {
-    return sentence("the kind of device", kind(a), kind(b));
   }
   if (a.onDevice == 0) {
     return "";
@@ -216,7 +218,7 @@ Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
   grouping_ = groupRanks(nodeLabels(*all), groupingTable_);
   Result<std::unique_ptr<Endpoint>> endpoint =
       connectHosts(exchange, secret_, grouping_,
-                   {.slotBytes = mine.slotBytes,
+                   {.slotBytes = slotBytesFor(size()),
                     .slots = mine.slots,
                     .directRead = configuration()->integer(Knob::DirectRead) != 0,
                     .interfaces = configuration()->text(Knob::Interface),

@@ -105,4 +105,26 @@ TEST(ApiCollectives, ProcessesOverCudaIpc) {
   }));
 }
 
+// Without PEAL_SLOT_BYTES a GPU's slots are as large as fit: not what the variable's default says.
+TEST(ApiCollectives, SlotsOfTheDefaultSizeAreNotThoseThatFit) {
+  SharedValue<Meeting> meeting;
+  expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+    const int rank = child.index();
+    Environment environment = with(smallGpu(), {{"PEAL_SLOT_BYTES", "65536"}});
+    if (rank == 0) {
+      environment.erase("PEAL_SLOT_BYTES");
+    }
+    enter(environment, {});
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = peal::cudasim::deviceOf(rank);
+    pealComm_t comm = nullptr;
+    EXPECT_EQ(meeting->join(&comm, rank, 2, &config), pealInvalidUsage);
+    const std::string error = pealGetLastError(nullptr);
+    EXPECT_NE(error.find("PEAL_SLOT_BYTES"), std::string::npos) << error;
+    EXPECT_NE(error.find("it must be the same on all ranks"), std::string::npos) << error;
+    expectNothingAlive();
+    return 0;
+  }));
+}
+
 }  // namespace
