@@ -24,6 +24,10 @@
 #ifndef PEAL_PEAL_HPP
 #define PEAL_PEAL_HPP
 
+#if __cplusplus < 202002L
+#error "peal.hpp needs C++20: compile with -std=c++20 or newer. peal.h is for C and any C++."
+#endif
+
 #include <chrono>
 #include <concepts>
 #include <cstddef>
