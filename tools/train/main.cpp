@@ -44,6 +44,9 @@ int trainMain(int argc, char** argv) {
   }
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
+  if (launch.rank == 0 && !options.savePath.empty()) {
+    checkSavePath(options.savePath);
+  }
 
   if (launch.rank == 0 && !options.tracePath.empty()) {
     Tracer::checkPath(options.tracePath);

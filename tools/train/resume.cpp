@@ -1,8 +1,12 @@
 #include "tools/train/resume.h"
 
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "peal/zero.h"
@@ -112,6 +116,32 @@ void continueRun(TrainOptions& options, const Text& text, int size) {
   }
   const uint64_t atOnce = options.batch * static_cast<uint64_t>(size);
   options.accumulate = std::max<uint64_t>((options.sequences + atOnce - 1) / atOnce, 1);
+}
+
+void checkSavePath(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code fault;
+  const fs::path target = fs::absolute(path, fault).lexically_normal();
+  const fs::path folder = target.has_filename() ? target.parent_path() : target.parent_path().parent_path();
+  if (fs::exists(target, fault) && !fs::exists(target / "manifest.txt", fault) &&
+      (!fs::is_directory(target, fault) || !fs::is_empty(target, fault))) {
+    throw UsageError(fmt::format("'{}' exists and is no checkpoint: give --save another name", path));
+  }
+  fs::path existing = folder;
+  while (!fs::exists(existing, fault) && existing.has_parent_path() && existing != existing.parent_path()) {
+    existing = existing.parent_path();
+  }
+  if (!fs::is_directory(existing, fault)) {
+    throw UsageError(
+        fmt::format("cannot write the checkpoint '{}': '{}' is not a directory", path, existing.string()));
+  }
+  fs::create_directories(folder, fault);
+  std::string probe = (folder / ".peal-train-XXXXXX").string();
+  if (fault || mkdtemp(probe.data()) == nullptr) {
+    throw UsageError(fmt::format("cannot write checkpoints into '{}': {}", folder.string(),
+                                 fault ? fault.message() : std::strerror(errno)));
+  }
+  fs::remove(probe, fault);
 }
 
 std::string resumeHint(const TrainOptions& options, int argc, char** argv) {
