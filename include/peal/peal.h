@@ -305,7 +305,8 @@ PEAL_API pealResult_t pealRedOpDestroy(pealRedOp_t op, pealComm_t comm);
  * buffers belong to it until the stream has passed it. N is the number of ranks. In place: allowed where
  * said; any other overlap of send and receive buffers is undefined. bf16, fp16 and fp8 are summed in fp32.
  * A call on the host that fails ends, like one that succeeds, when no rank uses its buffers any more; what is
- * in its receive buffer is undefined.
+ * in its receive buffer is undefined. One exception: a process that is stopped (SIGSTOP) just while it writes
+ * into memory of pealMemAlloc may go on writing when it wakes.
  * All take part: a rank that disagrees on type, count, operation or root makes the call fail on the ranks
  * that wait for it, with the field and the ranks in the sentence. A rank that needs nothing from it (the root
  * of a small broadcast) learns of it at a later call. */
