@@ -75,7 +75,7 @@ class Meter {
     const double gapUs = std::max(0.0, *burstUs - *pingUs) / (kBurst - 1);
     return LinkCost{.latencyUs = *pingUs / 2,
                     .gapUs = std::min(gapUs, *pingUs / 2),
-                    .usPerByte = std::max(0.0, *bulkUs - *pingUs) / static_cast<double>(kBulkBytes) / pairs};
+                    .usPerByte = bytesUs(*bulkUs, *pingUs) / static_cast<double>(kBulkBytes) / pairs};
   }
   Result<void> answerMeasure(int peer) {
     PEAL_TRY(answerAll(peer, kBulkBytes, 1, kBulkRepeats));
@@ -139,7 +139,7 @@ Result<LinkTable> measureLinks(HostContext& context, Meter& meter) {
         }
         links.between = *alone;
         links.between.usPerByte =
-            std::max(0.0, *sharedUs - 2 * alone->latencyUs) / static_cast<double>(kBulkBytes) / pairs;
+            bytesUs(*sharedUs, 2 * alone->latencyUs) / static_cast<double>(kBulkBytes) / pairs;
       }
     }
   }

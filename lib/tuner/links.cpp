@@ -60,6 +60,10 @@ Result<size_t> parseLine(std::string_view line, const std::string& where, LinkTa
 
 }  // namespace
 
+double bytesUs(double longMessageUs, double emptyMessageUs) {
+  return std::max(longMessageUs - emptyMessageUs, longMessageUs / 4);
+}
+
 LinkTable assumedLinks() {
   return {.inside = {.latencyUs = 1, .gapUs = 0.3, .usPerByte = 1.0 / 8000},
           .between = {.latencyUs = 30, .gapUs = 5, .usPerByte = 1.0 / 1250}};

@@ -26,6 +26,11 @@ struct LinkTable {
   bool operator==(const LinkTable&) const = default;
 };
 
+// What of a long message's time is for its bytes, beside that of a message without any. Both are measured,
+// and one without bytes may have been held up for longer: a byte never costs nothing, so it is a quarter at
+// least.
+double bytesUs(double longMessageUs, double emptyMessageUs);
+
 // What explanations assume where nothing was measured: memory copied at 8 GB/s, and 10 Gbit/s Ethernet. Not
 // measured anywhere; a communicator never uses it for its choices between nodes.
 LinkTable assumedLinks();

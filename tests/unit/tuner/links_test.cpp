@@ -51,6 +51,12 @@ TEST(Links, NameWhatIsWrong) {
   expectRefused("inside_gap_us\n", "\"\" of inside_gap_us");
 }
 
+TEST(Links, AByteNeverCostsNothing) {
+  EXPECT_EQ(bytesUs(100, 30), 70);
+  EXPECT_EQ(bytesUs(100, 90), 25);
+  EXPECT_EQ(bytesUs(100, 250), 25);
+}
+
 TEST(LinksFile, IsWrittenWholeAndReadBack) {
   const std::string path = testing::TempDir() + "peal_links_test";
   std::filesystem::remove(path);
