@@ -32,20 +32,20 @@ def formula_bytes(algorithm, per_host, size):
     return 2 * (hosts_ - 1) / hosts_ * size if algorithm == "hierarchical" else 2 * (ranks - 1) / ranks * size
 
 
-def measure(made, program, per_host, algorithm, size, folder):
+def measure(made, program, per_host, algorithm, size, folder, **environment):
     """Seconds of one call, and bytes that the busiest host sent for it; start and warm-up are taken off by a run with
     fewer calls."""
-    seconds, sent = run(made, program, per_host, algorithm, size, folder, ITERATIONS)
-    _, less = run(made, program, per_host, algorithm, size, folder, 1)
+    seconds, sent = run(made, program, per_host, algorithm, size, folder, ITERATIONS, **environment)
+    _, less = run(made, program, per_host, algorithm, size, folder, 1, **environment)
     return seconds, (sent - less) / (2 * (ITERATIONS - 1))  # out of place and in place
 
 
-def run(made, program, per_host, algorithm, size, folder, iterations):
+def run(made, program, per_host, algorithm, size, folder, iterations, **environment):
     report = os.path.join(folder, "report.json")
     before = [made.sent_bytes(index) for index in range(len(per_host))]
     command = [program, "-b", str(size), "-e", str(size), "-n", str(iterations), "-w", str(WARM_UP), "-c", "0", "-R", "1",
                "-J", report]
-    for one in hosts.run_ranks(made, per_host, command, limit_s=600, PEAL_ALGO=algorithm):
+    for one in hosts.run_ranks(made, per_host, command, limit_s=600, PEAL_ALGO=algorithm, **environment):
         if one.returncode != 0:
             sys.exit(one.stderr)
     sent = max(made.sent_bytes(index) - start for index, start in enumerate(before))
@@ -61,10 +61,12 @@ def main():
     parser.add_argument("--ranks", nargs="+", default=["2,2", "4,4"], help="ranks of each host")
     parser.add_argument("--bytes", type=int, default=16 << 20)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--transport", default="auto", help="PEAL_TRANSPORT: auto, tcp, ucx")
     arguments = parser.parse_args()
     program = os.path.abspath(arguments.perf)
     bytes_per_second = arguments.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
-    print(f"# all-reduce of {arguments.bytes} bytes, float32 sum, {arguments.rate_mbit} Mbit/s; median of {arguments.rounds}")
+    print(f"# all-reduce of {arguments.bytes} bytes, float32 sum, {arguments.rate_mbit} Mbit/s, "
+          f"{arguments.transport}; median of {arguments.rounds}; load {os.getloadavg()[0]:.1f}")
     print(f"{'ranks':>8} {'algorithm':>13} {'time (ms)':>10} {'bound (ms)':>11} {'share':>6} {'sent / formula':>15}")
     with tempfile.TemporaryDirectory() as folder:
         for text in arguments.ranks:
@@ -73,7 +75,8 @@ def main():
             with hosts.Hosts(len(per_host), f"{arguments.rate_mbit}mbit") as made:
                 for _ in range(arguments.rounds):
                     for algorithm in ALGORITHMS:
-                        found[algorithm].append(measure(made, program, per_host, algorithm, arguments.bytes, folder))
+                        found[algorithm].append(measure(made, program, per_host, algorithm, arguments.bytes, folder,
+                                                        PEAL_TRANSPORT=arguments.transport))
             times = {}
             for algorithm in ALGORITHMS:
                 seconds = times[algorithm] = statistics.median(one[0] for one in found[algorithm])

@@ -78,9 +78,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|tcp|ucx|verbs",
      "What carries messages between nodes; auto takes the first that every rank can use: verbs, tcp, ucx.",
      false},
-    {Knob::TcpCongestion, "PEAL_TCP_CONGESTION", KnobType::Text, "", 0, 0, "",
-     "Congestion control of the TCP connections that carry data between nodes: cubic, reno, ... Empty: the "
-     "system's.",
+    {Knob::TcpCongestion, "PEAL_TCP_CONGESTION", KnobType::Text, "auto", 0, 0, "",
+     "Congestion control of the TCP connections that carry data between nodes: a name of the system's "
+     "(cubic, "
+     "reno), system for the system's choice; auto is that, too, but reno to near peers where it is bbr.",
      false},
     {Knob::HostId, "PEAL_HOST_ID", KnobType::Text, "", 0, 0, "",
      "Ranks with the same text are on one node, ranks with another text are not, whatever the machine says. "

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lib/base/log.h"
+#include "transports/tcp/congestion.h"
 #include "transports/tcp/tcp.h"
 
 namespace peal::tcp {
@@ -145,8 +146,11 @@ bool TcpFabric::settled() {
 }
 
 void TcpFabric::useCongestion(int descriptor) {
-  if (!congestion_.empty() && setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, congestion_.data(),
-                                         static_cast<socklen_t>(congestion_.size())) != 0) {
+  const std::string wanted = congestionFor(descriptor, congestion_);
+  if (!wanted.empty() &&
+      setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, wanted.data(),
+                 static_cast<socklen_t>(wanted.size())) != 0 &&
+      congestion_ != kAutoCongestion) {
     std::string allowed;
     std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     std::getline(file, allowed);

@@ -287,15 +287,24 @@ void HostPort::recvSlice(int from, Chunk c) {
   link.release();
 }
 
-// Whether a peer may still read a part of that memory in place.
-bool HostPort::isRead(const std::byte* begin, size_t sizeBytes) const {
-  const auto overlaps = [&](const HostContext::Reference& reference) {
-    return reference.begin < begin + sizeBytes && begin < reference.end;
-  };
-  return std::any_of(context_.references.begin(), context_.references.end(),
-                     [&](const HostContext::OpenReferences& open) {
-                       return open.any && std::any_of(open.ring.begin(), open.ring.end(), overlaps);
-                     });
+// Whether a peer may still read a part of that memory in place. In place that memory was sent from earlier in
+// the same operation: a network that copies references is through with it by now.
+bool HostPort::isRead(const std::byte* begin, size_t sizeBytes) {
+  for (int peer = 0; peer < context_.size; ++peer) {
+    HostContext::OpenReferences& open = context_.references[static_cast<size_t>(peer)];
+    if (!open.any) {
+      continue;
+    }
+    for (HostContext::Reference& reference : open.ring) {
+      if (reference.begin < begin + sizeBytes && begin < reference.end) {
+        if (!context_.endpoint->link(peer).released(reference.number)) {
+          return true;
+        }
+        reference = {};
+      }
+    }
+  }
+  return false;
 }
 
 void HostPort::recvCopySend(int from, int to, Chunk c) {

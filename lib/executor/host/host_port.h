@@ -105,7 +105,7 @@ class HostPort {
   bool canHandOver(int to, const std::byte* data, size_t sizeBytes) const;
   bool handOver(int to, const std::byte* data, size_t sizeBytes);
   bool mayReference(const std::byte* data, size_t sizeBytes, From from) const;
-  bool isRead(const std::byte* begin, size_t sizeBytes) const;
+  bool isRead(const std::byte* begin, size_t sizeBytes);
   void awaitReaders(const std::byte* begin, size_t sizeBytes);
   void produce(std::byte* to, Chunk c, From from);
   void reduceTwo(const Arrival& arrival, Chunk c, std::byte* copy);

@@ -7,10 +7,35 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <random>
 
 #include "transports/tcp/fabric.h"
+
+namespace {
+
+// A system that takes only a part: the next sends from `descriptor` take `most` bytes in all.
+struct Scarce {
+  int descriptor = -1;
+  size_t most = 0;
+} scarce;
+
+}  // namespace
+
+// In the C library's place, for the fabric as well.
+extern "C" ssize_t send(int descriptor, const void* data, size_t bytes, int flags) {
+  if (descriptor == scarce.descriptor) {
+    if (scarce.most == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    bytes = std::min(bytes, scarce.most);
+    scarce.most -= bytes;
+  }
+  return sendto(descriptor, data, bytes, flags, nullptr, 0);
+}
 
 namespace peal::test {
 namespace {
@@ -245,6 +270,34 @@ TEST_F(TcpTest, MessagesComeWholeHoweverTheyAreCut) {
   }
 }
 
+// A header comes in two parts, cut anywhere, behind data that are long (only a header is read along with
+// them) or short (whatever is there is).
+TEST_F(TcpTest, HeadersComeInParts) {
+  const std::vector<std::byte> behind = dataOf(7, 20);
+  uint32_t sequence = 0;
+  for (const size_t before : {kSlotBytes, size_t{30}}) {
+    for (size_t part = 1; part < kHeaderBytes; ++part) {
+      SCOPED_TRACE(part);
+      const std::vector<std::byte> data = dataOf(sequence, before);
+      const Header header = headerOf(Kind::Data, behind.size(), 0, sequence + 1);
+      std::array<std::byte, kHeaderBytes> bytes;
+      std::memcpy(bytes.data(), &header, kHeaderBytes);
+      sendData(sequence, data);
+      write(bytes.data(), part);
+      expectMessage(sequence, data);
+      Arrival arrival;
+      EXPECT_FALSE(comes(arrival));
+      write(bytes.data() + part, kHeaderBytes - part);
+      EXPECT_FALSE(comes(arrival));
+      write(behind.data(), behind.size());
+      expectMessage(sequence + 1, behind);
+      EXPECT_TRUE(fabric_->settled());
+      read();  // credits
+      sequence += 2;
+    }
+  }
+}
+
 TEST_F(TcpTest, DataLandWhereTheyAreExpected) {
   std::vector<std::byte> memory(kSlotBytes);
   const std::vector<std::byte> data = dataOf(1, kSlotBytes), shorter = dataOf(2, 100);
@@ -334,6 +387,76 @@ TEST_F(TcpTest, CreditsThatTheSystemDoesNotTakeGoLater) {
   ASSERT_EQ(stream.size(), kHeaderBytes);
   EXPECT_EQ(readHeader(stream).kind, Kind::Credit);
   EXPECT_EQ(readHeader(stream).released, 4U);
+}
+
+// The system may take a part of a header. What is released meanwhile is said after it, and the last word is
+// the farewell.
+TEST_F(TcpTest, AControlMessageThatIsHalfThereIsFinished) {
+  for (size_t part = 1; part < kHeaderBytes; ++part) {
+    SCOPED_TRACE(part);
+    TearDown();
+    fabric_.reset();
+    SetUp();
+    scarce = {dynamic_cast<tcp::TcpLink&>(link()).descriptor(), part};
+    uint32_t number = 0;
+    for (; number < kSlots; ++number) {
+      sendData(number, dataOf(number, 10));
+    }
+    for (number = 0; number < kSlots; ++number) {
+      expectMessage(number, dataOf(number, 10));
+    }
+    EXPECT_FALSE(fabric_->settled());
+    EXPECT_EQ(read().size(), part);
+    dynamic_cast<tcp::TcpLink&>(link()).sayLeaving();
+    EXPECT_TRUE(read().empty());
+    scarce = {};
+    EXPECT_TRUE(fabric_->settled());
+    // The first part was read above: what is left of the credit, and the farewell with all that was released.
+    const std::vector<std::byte> stream = read();
+    ASSERT_EQ(stream.size(), 2 * kHeaderBytes - part);
+    const Header last = readHeader(stream, kHeaderBytes - part);
+    EXPECT_EQ(last.kind, Kind::Leaving);
+    EXPECT_EQ(last.released, static_cast<uint64_t>(kSlots));
+    say(headerOf(Kind::Leaving, 0, 0));  // so that it is not waited for
+  }
+}
+
+TEST_F(TcpTest, CreditsThatComeDueWhileOneIsHalfThereAreSaid) {
+  scarce = {dynamic_cast<tcp::TcpLink&>(link()).descriptor(), 7};
+  for (uint32_t number = 0; number < kSlots; ++number) {
+    sendData(number, dataOf(number, 10));
+    expectMessage(number, dataOf(number, 10));
+  }
+  scarce = {};
+  EXPECT_TRUE(fabric_->settled());
+  const std::vector<std::byte> stream = read();
+  ASSERT_EQ(stream.size(), 2 * kHeaderBytes);
+  EXPECT_EQ(readHeader(stream).released, 2U) << "half of the slots";
+  EXPECT_EQ(readHeader(stream, kHeaderBytes).kind, Kind::Credit);
+  EXPECT_EQ(readHeader(stream, kHeaderBytes).released, 4U);
+}
+
+// A message is sent in parts, header and data, at every cut: none of it twice.
+TEST_F(TcpTest, AMessageThatIsHalfThereIsFinished) {
+  const std::vector<std::byte> data = dataOf(1, 30);
+  for (size_t part = 1; part < kHeaderBytes + data.size(); ++part) {
+    SCOPED_TRACE(part);
+    scarce = {dynamic_cast<tcp::TcpLink&>(link()).descriptor(), part};
+    std::memcpy(link().tryStage(data.size()), data.data(), data.size());
+    link().post(data.size(), Digest{.sequence = static_cast<uint32_t>(part)});
+    EXPECT_FALSE(fabric_->settled());
+    std::vector<std::byte> stream = read();
+    ASSERT_EQ(stream.size(), part);
+    scarce = {};
+    EXPECT_TRUE(fabric_->settled());
+    const std::vector<std::byte> rest = read();
+    stream.insert(stream.end(), rest.begin(), rest.end());
+    ASSERT_EQ(stream.size(), kHeaderBytes + data.size());
+    EXPECT_EQ(readHeader(stream).digest.sequence, part);
+    EXPECT_EQ(std::memcmp(stream.data() + kHeaderBytes, data.data(), data.size()), 0);
+    say(headerOf(Kind::Credit, 0, part));
+    fabric_->poll();
+  }
 }
 
 // Credits that overtake a message at its sender make the count in its header an old one.
@@ -427,31 +550,54 @@ TEST(TcpConnect, RanksWithOtherSlotsAreRefused) {
   }
 }
 
-// Reno is in every kernel, and everybody may choose it.
-TEST(TcpConnect, CongestionControlIsWhatIsAskedForIfThereIsSuch) {
+// Both ends of a connection over lo.
+std::pair<OwnedFd, OwnedFd> loopbackPair() {
   const OwnedFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* const pointer = reinterpret_cast<sockaddr*>(&address);
   socklen_t length = sizeof address;
-  ASSERT_EQ(bind(listener.get(), pointer, length), 0);
-  ASSERT_EQ(listen(listener.get(), 2), 0);
-  ASSERT_EQ(getsockname(listener.get(), pointer, &length), 0);
-  std::string without;
-  for (const char* wanted : {"", "reno", "no-such"}) {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ASSERT_EQ(connect(socket, pointer, length), 0);
-    const OwnedFd peer(accept(listener.get(), nullptr, nullptr));
-    GivesSocket control(socket);
+  EXPECT_EQ(bind(listener.get(), pointer, length), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), pointer, &length), 0);
+  OwnedFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(caller.get(), pointer, length), 0);
+  return {std::move(caller), OwnedFd(accept(listener.get(), nullptr, nullptr))};
+}
+
+std::string congestionOf(int socket) {
+  char used[16] = "";
+  socklen_t bytes = sizeof used;
+  EXPECT_EQ(getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, used, &bytes), 0);
+  return used;
+}
+
+// Reno is in every kernel, and everybody may choose it.
+TEST(TcpConnect, CongestionControlIsWhatIsAskedForIfThereIsSuch) {
+  const auto usedFor = [](const char* wanted, const std::string& before) {
+    auto [socket, peer] = loopbackPair();
+    if (!before.empty() && setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, before.data(),
+                                      static_cast<socklen_t>(before.size())) != 0) {
+      return std::string("refused");
+    }
+    const int descriptor = socket.get();
+    GivesSocket control(socket.release());
     Cards cards;
     tcp::TcpFabric fabric({kSlotBytes, kSlots}, wanted);
-    ASSERT_TRUE(fabric.connect(cards, {1}, control, Deadline::afterMs(1000)));
-    char used[16] = "";
-    socklen_t bytes = sizeof used;
-    ASSERT_EQ(getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, used, &bytes), 0);
-    without = wanted[0] == '\0' ? used : without;
-    EXPECT_EQ(std::string(used), std::string(wanted) == "reno" ? "reno" : without);
+    EXPECT_TRUE(fabric.connect(cards, {1}, control, Deadline::afterMs(1000)));
+    return congestionOf(descriptor);
+  };
+  const std::string systems = congestionOf(loopbackPair().first.get());
+  EXPECT_EQ(usedFor("reno", ""), "reno");
+  EXPECT_EQ(usedFor("system", ""), systems);
+  EXPECT_EQ(usedFor("no-such", ""), systems);
+  EXPECT_EQ(usedFor("auto", "reno"), "reno");
+  // bbr paces, and the peer is near.
+  EXPECT_EQ(usedFor("auto", ""), systems == "bbr" ? "reno" : systems);
+  if (const std::string used = usedFor("auto", "bbr"); used != "refused") {
+    EXPECT_EQ(used, "reno");
+    EXPECT_EQ(usedFor("system", "bbr"), "bbr");
   }
 }
 
