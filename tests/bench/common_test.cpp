@@ -161,6 +161,61 @@ TEST(LocalRanks, ASignalledRankIsNamedAndTheRestIsKilledAfterTheGrace) {
   EXPECT_LT(outcome.seconds, 30);
 }
 
+// What is left is a rank that cannot end: nobody waits the whole grace for it.
+TEST(LocalRanks, AStoppedRankIsNamedAndKilledSoon) {
+  Parent parent([] {
+    return runLocalRanks(3,
+                         [](LocalRank& local) {
+                           if (local.rank() == 1) {
+                             raise(SIGSTOP);
+                           }
+                           return local.rank() == 2 ? 7 : 0;
+                         },
+                         {600000});
+  });
+  const Outcome outcome = parent.wait();
+  EXPECT_EQ(outcome.exitCode(), 7);
+  EXPECT_EQ(
+      outcome.said,
+      "rank 1 was stopped by signal 19 (Stopped (signal)), and is killed\nrank 2 ended with exit code 7\n");
+  EXPECT_GE(outcome.seconds, 0.9);
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+// One that goes on in time ends by itself.
+TEST(LocalRanks, AStoppedRankThatGoesOnIsNotKilled) {
+  StartLine line;
+  int ranks[2];
+  ASSERT_EQ(pipe(ranks), 0);
+  Parent parent([&] {
+    return runLocalRanks(2, [&](LocalRank& local) {
+      if (local.rank() == 0) {
+        line.arrive();
+        return 7;
+      }
+      const pid_t pid = getpid();
+      EXPECT_EQ(write(ranks[1], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+      raise(SIGSTOP);
+      return 0;
+    });
+  });
+  pid_t stopped = 0;
+  ASSERT_EQ(read(ranks[0], &stopped, sizeof stopped), static_cast<ssize_t>(sizeof stopped));
+  line.await(1);
+  for (bool isStopped = false; !isStopped;) {
+    std::ifstream file("/proc/" + std::to_string(stopped) + "/stat");
+    const std::string stat(std::istreambuf_iterator<char>(file), {});
+    ASSERT_FALSE(stat.empty()) << "rank 1 was killed at once";
+    isStopped = stat.find(") T ") != std::string::npos;
+  }
+  kill(stopped, SIGCONT);
+  const Outcome outcome = parent.wait();
+  EXPECT_EQ(outcome.exitCode(), 7);
+  EXPECT_EQ(outcome.said, "rank 0 ended with exit code 7\n");
+  close(ranks[0]);
+  close(ranks[1]);
+}
+
 TEST(LocalRanks, RankZeroGoneIsAnErrorForThoseWhoWaitForItsId) {
   Parent parent([] {
     return runLocalRanks(2, [](LocalRank& local) {

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tools/common/error.h"
@@ -25,11 +26,14 @@ using Clock = std::chrono::steady_clock;
 
 // After Ctrl-C nobody wants to wait for the ordinary grace.
 constexpr std::chrono::milliseconds kInterruptGrace{2000};
+// Ranks that somebody stopped (SIGSTOP) cannot end by themselves, however long they are given.
+constexpr std::chrono::milliseconds kStoppedGrace{1000};
 
 struct Child {
   int rank = 0;
   pid_t pid = 0;
   bool running = false;
+  int stoppedBy = 0;  // the signal, while it is stopped
 };
 
 struct Failure {
@@ -90,18 +94,24 @@ class Family {
 
   // Returns the first failure, or nothing; `interruption` is the signal that ended the wait, or 0.
   std::optional<Failure> wait(const sigset_t& watched, int* interruption) {
-    std::optional<Clock::time_point> killAt;
+    std::optional<Clock::time_point> killAt, stoppedKillAt;
     while (reap()) {
       if (firstFailure_ && !killAt) {
         killAt = Clock::now() + std::chrono::milliseconds(options_.graceMs);
       }
-      const int number = nextSignal(watched, killAt);
+      if (!firstFailure_ || !onlyStopped()) {
+        stoppedKillAt.reset();
+      } else if (!stoppedKillAt) {
+        stoppedKillAt = Clock::now() + kStoppedGrace;
+      }
+      const int number = nextSignal(watched, stoppedKillAt ? std::min(*stoppedKillAt, *killAt) : killAt);
       if (number > 0 && number != SIGCHLD) {
         *interruption = number;
         signalAll(SIGTERM);
         killAt = Clock::now() + kInterruptGrace;
       }
-      if (killAt && Clock::now() >= *killAt) {
+      if ((killAt && Clock::now() >= *killAt) || (stoppedKillAt && Clock::now() >= *stoppedKillAt)) {
+        tellStopped();
         signalAll(SIGKILL);
       }
     }
@@ -116,7 +126,11 @@ class Family {
     std::optional<Failure> seen;
     for (Child& child : children_) {
       int status = 0;
-      if (child.running && waitpid(child.pid, &status, WNOHANG) == child.pid) {
+      while (child.running && waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.pid) {
+        child.stoppedBy = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+          continue;
+        }
         child.running = false;
         const Failure ended{child.rank, status};
         if (exitCode(ended) != 0 && (!seen || (bySignal(ended) && !bySignal(*seen)))) {
@@ -132,6 +146,22 @@ class Family {
       firstFailure_ = seen;
     }
     return anyRunning;
+  }
+
+  // Whether all that still run are stopped.
+  bool onlyStopped() const {
+    return std::all_of(children_.begin(), children_.end(),
+                       [](const Child& child) { return !child.running || child.stoppedBy != 0; });
+  }
+
+  // Those may be why the others failed.
+  void tellStopped() {
+    for (Child& child : children_) {
+      if (const int number = child.running ? std::exchange(child.stoppedBy, 0) : 0; number != 0) {
+        fmt::print(stderr, "rank {} was stopped by signal {} ({}), and is killed\n", child.rank, number,
+                   strsignal(number));
+      }
+    }
   }
 
   // 0 when killAt has come, else the signal that arrived. Without killAt it waits as long as it takes: the

@@ -27,6 +27,7 @@ class LocalRank {
 
 struct LocalRanksOptions {
   // How long the others may take to end by themselves after a rank has failed, before they are killed.
+  // Where all that are left are stopped (SIGSTOP), a second is enough.
   int graceMs = 10000;
 };
 
