@@ -23,11 +23,13 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "peal/zero.hpp"
+#include "tools/common/arguments.h"
 #include "tools/common/error.h"
 #include "tools/common/ranks.h"
 
@@ -315,11 +317,12 @@ int main(int argc, char** argv) {
     app.add_option("--flops", options.flops, "FLOP/s that a rank pretends to reach: the unit of T*")
         ->check(CLI::Range(1e6, 1e18));
     app.add_option("--compute", options.compute, "sleep or busy: what a rank does for that long")
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, Compute>{{"sleep", Compute::Sleep}, {"busy", Compute::Busy}}));
+        ->transform(oneOf<Compute>({{"sleep", Compute::Sleep}, {"busy", Compute::Busy}}));
     app.add_option("-n,--iters", options.iterations, "steps of each case")->check(CLI::Range(1, 100000));
     app.add_option("-J,--json", options.jsonPath, "Also write the results to this file")->type_name("FILE");
-    CLI11_PARSE(app, argc, argv);
+    if (const std::optional<int> code = parseArguments(app, argc, argv)) {
+      return *code;
+    }
     RankSetup setup;
     setup.config.commName = "zero_overlap";
     setup.config.deterministic = 1;  // as the engine's own communicator

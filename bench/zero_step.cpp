@@ -25,9 +25,11 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "peal/adamw.h"
+#include "tools/common/arguments.h"
 #include "tools/common/error.h"
 #include "tools/common/ranks.h"
 
@@ -235,7 +237,9 @@ int main(int argc, char** argv) {
     app.add_option("-w,--warmup_iters", options.warmUp, "Rounds before")->check(CLI::Range(0, 100000));
     app.add_flag("--unregistered", options.unregistered, "Buffers that peers cannot read in place");
     app.add_option("-J,--json", options.jsonPath, "Also write the results to this file")->type_name("FILE");
-    CLI11_PARSE(app, argc, argv);
+    if (const std::optional<int> code = parseArguments(app, argc, argv)) {
+      return *code;
+    }
     RankSetup setup;
     setup.config.commName = "zero_step";
     return runRanks(options.ranks, setup, [&](RankContext& context) {

@@ -6,6 +6,7 @@
 
 #include "lib/api/api.h"
 #include "lib/base/config.h"
+#include "lib/base/log.h"
 #include "lib/bootstrap/bootstrap.h"
 #include "lib/comm/group.h"
 #include "lib/comm/together.h"
@@ -109,8 +110,22 @@ class Alone : public Exchange {
   }
 };
 
+// A misspelt variable would otherwise change nothing and say nothing. Once in a process.
+void warnOfUnknownVariables() {
+  static const bool warned = [] {
+    for (const std::string& sentence : unknownVariables()) {
+      log(LogLevel::Warn, sentence);
+    }
+    return true;
+  }();
+  (void)warned;
+}
+
 Result<std::shared_ptr<Communicator>> join(const pealUniqueId& id, int rank, int size,
                                            const CommOptions& options) {
+  if (rank == 0) {  // one voice for all: launchers give every rank the same variables
+    warnOfUnknownVariables();
+  }
   const Deadline deadline = initDeadline();
   Result<std::unique_ptr<Rendezvous>> rendezvous = joinRendezvous(id, rank, size, deadline);
   if (!rendezvous) {

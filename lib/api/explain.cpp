@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "lib/api/api.h"
+#include "lib/base/nearest.h"
 #include "peal/peal.h"
 
 namespace peal {
@@ -19,15 +22,17 @@ Result<std::string> explained(const char* collective, size_t bytes, int nodes, i
                     "{} ranks.",
                     nodes, ranksPerNode, kMostRanks)};
   }
-  std::string names;
+  std::vector<std::string_view> names;
   for (int kind = pealStatAllReduce; kind <= pealStatReduce; ++kind) {
     if (std::string_view(collectiveName(kind)) == collective) {
       return explainChoice({kind, collective, bytes, nodes, ranksPerNode});
     }
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", collectiveName(kind));
+    names.push_back(collectiveName(kind));
   }
+  const std::optional<std::string_view> nearest = nearestName(collective, names);
   return Error{pealInvalidArgument,
-               fmt::format("pealExplainChoice: \"{}\" is none of {}.", collective, names)};
+               fmt::format("pealExplainChoice: \"{}\" is none of {}.{}", collective, fmt::join(names, ", "),
+                           nearest ? fmt::format(" Was {} meant?", *nearest) : std::string())};
 }
 
 }  // namespace

@@ -122,6 +122,10 @@ std::string systemInfoJson() {
   for (const KnobInfo& info : knobTable()) {
     knobs += (knobs.empty() ? "" : ",\n    ") + knobJson(info, table);
   }
+  std::string unknown;
+  for (const std::string& sentence : unknownVariables()) {
+    unknown += (unknown.empty() ? "" : ", ") + jsonText(utf8(sentence));
+  }
   const ShmSupport shm = probeShm();
   const UcxSupport ucx = probeUcx();
   const DeviceSupport devices = probeDevices();
@@ -141,8 +145,9 @@ std::string systemInfoJson() {
                  partJson("ucx", ucx.available, utf8(ucx.reason)));
   fmt::format_to(out, "  \"discovery\": [\n    {}\n  ],\n",
                  partJson("hwloc", hwloc.available, utf8(hwloc.reason)));
-  fmt::format_to(out, "  \"configuration\": {{\"error\": {}, \"knobs\": [\n    {}\n  ]}}\n}}\n",
-                 table ? "null" : jsonText(utf8(table.error().message)), knobs);
+  fmt::format_to(out,
+                 "  \"configuration\": {{\"error\": {}, \"unknown\": [{}], \"knobs\": [\n    {}\n  ]}}\n}}\n",
+                 table ? "null" : jsonText(utf8(table.error().message)), unknown, knobs);
   return json;
 }
 

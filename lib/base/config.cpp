@@ -8,6 +8,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lib/base/nearest.h"
+
+extern char** environ;
+
 namespace peal {
 namespace {
 
@@ -137,6 +141,9 @@ Result<int64_t> parseInteger(const KnobInfo& info, std::string_view text) {
   return value;
 }
 
+constexpr std::string_view kPrefix = "PEAL_";
+constexpr std::string_view kForTests = "PEAL_TEST";
+
 }  // namespace
 
 std::span<const KnobInfo> knobTable() { return kTable; }
@@ -179,6 +186,32 @@ const Result<Configuration>& configuration() {
       Configuration::read([](const char* name) -> const char* { return std::getenv(name); });
   return read;
 }
+
+std::vector<std::string> unknownVariables(const char* const* environment) {
+  std::vector<std::string_view> shortNames;
+  for (const KnobInfo& info : kTable) {
+    shortNames.push_back(std::string_view(info.name).substr(kPrefix.size()));
+  }
+  std::vector<std::string> sentences;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string_view name = entry.substr(0, entry.find('='));
+    const bool known =
+        std::any_of(kTable.begin(), kTable.end(), [&](const KnobInfo& info) { return name == info.name; });
+    if (!name.starts_with(kPrefix) || name.starts_with(kForTests) || known) {
+      continue;
+    }
+    const std::optional<std::string_view> nearest = nearestName(name.substr(kPrefix.size()), shortNames);
+    sentences.push_back(fmt::format("the environment sets {}, which peal does not know: it has no effect. {}",
+                                    name,
+                                    nearest ? fmt::format("Was {}{} meant?", kPrefix, *nearest)
+                                            : std::string("peal-info --config shows all that it knows.")));
+  }
+  std::sort(sentences.begin(), sentences.end());
+  return sentences;
+}
+
+std::vector<std::string> unknownVariables() { return unknownVariables(environ); }
 
 std::optional<std::string> foreignVariable(const char* name) {
   const char* value = std::getenv(name);

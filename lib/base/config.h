@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lib/base/result.h"
 
@@ -92,6 +93,13 @@ class Configuration {
 
 // Read once, at the first call. An error stays an error.
 const Result<Configuration>& configuration();
+
+// A sentence for each variable of `environment` ("NAME=value", ended by nullptr) that begins with PEAL_ and
+// that peal does not know, with the name that was meant if one is near. Values are not told: a secret may be
+// among them. Those that begin with PEAL_TEST are the tests' and benches' own.
+std::vector<std::string> unknownVariables(const char* const* environment);
+// Those of this process.
+std::vector<std::string> unknownVariables();
 
 // Reads a variable that belongs to somebody else: a launcher's. Empty optional when unset.
 std::optional<std::string> foreignVariable(const char* name);

@@ -118,6 +118,12 @@ class Columns(BenchTest):
 
 
 class Results(BenchTest):
+    def test_a_misspelt_variable_is_told_once(self):
+        done = run("all_reduce", "--ranks", "2", "-b", "1K", "-e", "1K", environment=clean_environment(PEAL_SLOTBYTES="1"))
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"^peal \[\d+\] warn: the environment sets PEAL_SLOTBYTES, which peal does not "
+                                      r"know: it has no effect\. Was PEAL_SLOT_BYTES meant\?\n$")
+
     def test_every_type_and_reduction(self):
         for name in REDUCING:
             for flags in (("--ranks", "3"), ("-g", "2", "-R", "1")):
@@ -318,9 +324,7 @@ class Launchers(BenchTest):
         return perf_output.parse(ended[0][0])
 
     def test_variables_of_peal(self):
-        job = f"perf-test-{os.getpid()}-{time.monotonic_ns()}"
-        output = self.launch(lambda rank: {"PEAL_RANK": str(rank), "PEAL_SIZE": "2", "PEAL_JOB": job}, "-b", "1K", "-e",
-                             "1K")
+        output = self.launch(lambda rank: {"PEAL_RANK": str(rank), "PEAL_SIZE": "2"}, "-b", "1K", "-e", "1K")
         self.assert_right(output)
         self.assertEqual(len(output.devices), 2)
         self.assertIn("launcher: peal", output.comment_with("# ranks:"))

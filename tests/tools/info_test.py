@@ -139,6 +139,10 @@ class Topology(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("x.svg: No such file or directory", result.stderr)
         self.assertEqual(run("--topology", "--config").returncode, 2)
+        result = run("--svg", str(self.folder / "x.bmp"))
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("x.bmp\": the topology is drawn as SVG, so the name must end in .svg.", result.stderr)
+        self.assertFalse((self.folder / "x.bmp").exists())
 
 
 class PealInfo(unittest.TestCase):
@@ -206,8 +210,15 @@ class PealInfo(unittest.TestCase):
         self.assertIn("legal are: one_shot, two_shot", deterministic.stderr)
         for wrong in (("all_to_all", "1K"), ("all_reduce", "many")):
             result = run("--explain", *wrong)
-            self.assertNotEqual(result.returncode, 0)
+            self.assertEqual(result.returncode, 2)
             self.assertIn(wrong[0] if wrong[1] == "1K" else wrong[1], result.stderr)
+
+    def test_a_misspelt_collective_is_told_the_right_one(self):
+        for wrong, right in (("allreduce", "all_reduce"), ("ReduceScatter", "reduce_scatter"), ("bcast", None)):
+            result = run("--explain", wrong, "1K")
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(f'"{wrong}" is none of all_reduce, ', result.stderr)
+            self.assertEqual(result.stderr.endswith(f" Was {right} meant?\n"), right is not None, result.stderr)
 
     def test_a_wrong_configuration_is_told_and_an_error(self):
         for arguments in ((), ("--config",), ("--json",)):
@@ -215,6 +226,12 @@ class PealInfo(unittest.TestCase):
             self.assertEqual(result.returncode, 2)
             self.assertIn('PEAL_PORT="-1" is not a whole number from 0 to 65535', result.stderr)
             self.assertIn("PEAL_TIMEOUT_MS", result.stdout)
+
+    def test_a_misspelt_variable_is_told(self):
+        result = run(PEAL_SLOTBYTES="65536")
+        self.assertEqual((result.returncode, result.stderr),
+                         (0, "peal-info: the environment sets PEAL_SLOTBYTES, which peal does not know: it has no "
+                             "effect. Was PEAL_SLOT_BYTES meant?\n"))
 
     def test_output_that_cannot_be_written_is_an_error(self):
         with open("/dev/full", "w", encoding="ascii") as full:
@@ -230,8 +247,10 @@ class PealInfo(unittest.TestCase):
         for wrong in ("--confg", "extra"):
             result = run(wrong)
             self.assertEqual(result.returncode, 2)
-            self.assertIn(wrong, result.stderr)
+            self.assertEqual(result.stderr, f'peal-info: it knows no "{wrong}". Try peal-info --help.\n')
             self.assertEqual(result.stdout, "")
+        self.assertEqual(run("--confg", "--jsn").stderr,
+                         'peal-info: it knows no "--confg" and no "--jsn". Try peal-info --help.\n')
 
 
 if __name__ == "__main__":

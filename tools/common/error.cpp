@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 namespace peal::tools {
 
@@ -22,6 +23,16 @@ void check(pealResult_t result, const char* call, pealComm_t comm) {
   throw PealError(result, fmt::format("{} failed with {}: {}", call, pealGetErrorString(result), sentence));
 }
 
+std::string asSentence(std::string text) {
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\n')) {
+    text.pop_back();
+  }
+  if (!text.empty() && std::string_view(".?!").find(text.back()) == std::string_view::npos) {
+    text += '.';
+  }
+  return text;
+}
+
 int guard(const std::string& program, const std::function<int()>& body) {
   try {
     const int code = body();
@@ -31,13 +42,13 @@ int guard(const std::string& program, const std::function<int()>& body) {
     }
     return code;
   } catch (const UsageError& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
+    fmt::print(stderr, "{}: {}\n", program, asSentence(error.what()));
     return kExitUsage;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "{}: out of memory. Ask for smaller sizes or fewer ranks.\n", program);
     return kExitFailure;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
+    fmt::print(stderr, "{}: {}\n", program, asSentence(error.what()));
     return kExitFailure;
   }
 }

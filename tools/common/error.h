@@ -34,6 +34,9 @@ struct PealError : ToolError {
 // comm may be nullptr: then the calling thread's last error is told.
 void check(pealResult_t result, const char* call, pealComm_t comm = nullptr);
 
+// The text with a full stop, unless it ends as a sentence does.
+std::string asSentence(std::string text);
+
 // Runs body and turns what it throws into a sentence on the error output, "program: sentence", and an exit
 // code.
 int guard(const std::string& program, const std::function<int()>& body);

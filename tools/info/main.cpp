@@ -82,8 +82,11 @@ void printExplained(const json& knobs) {
   }
 }
 
-// 0, or the exit code for a configuration in error, once the error is told.
-int tellConfigurationError(const json& configuration) {
+// What is wrong with the environment, on the error output. 0, or the exit code for a configuration in error.
+int tellFaults(const json& configuration) {
+  for (const std::string sentence : configuration.at("unknown")) {
+    fmt::print(stderr, "peal-info: {}\n", sentence);
+  }
   if (configuration.at("error").is_null()) {
     return 0;
   }
@@ -103,6 +106,10 @@ void writeFile(const std::string& path, const std::string& text) {
 
 // The topology: described by `file` if that is given, as text, JSON or drawn to `svg`.
 int showTopology(const std::string& file, bool asJson, const std::string& svg) {
+  if (!svg.empty() && !svg.ends_with(".svg")) {
+    throw peal::tools::UsageError(
+        fmt::format("--svg \"{}\": the topology is drawn as SVG, so the name must end in .svg.", svg));
+  }
   const char* text = nullptr;
   const pealResult_t result = pealTopology(file.empty() ? nullptr : file.c_str(), &text);
   if (result == pealInvalidArgument) {  // the file, or the configuration
@@ -138,8 +145,12 @@ void printLink(const char* name, const json& cost) {
 int explain(const Explain& asked, bool asJson) {
   const char* text = nullptr;
   const size_t bytes = peal::tools::parseSizeBytes(asked.call[1], "--explain's size");
-  check(pealExplainChoice(asked.call[0].c_str(), bytes, asked.nodes, asked.ranksPerNode, &text),
-        "pealExplainChoice");
+  const pealResult_t result =
+      pealExplainChoice(asked.call[0].c_str(), bytes, asked.nodes, asked.ranksPerNode, &text);
+  if (result == pealInvalidArgument) {
+    throw peal::tools::UsageError(pealGetLastError(nullptr));
+  }
+  check(result, "pealExplainChoice");
   if (asJson) {
     fmt::print("{}", text);
     return 0;
@@ -225,7 +236,7 @@ int run(int argc, char** argv) {
     printParts("discovery (peal-info --topology shows what it finds)", info.at("discovery"));
     printValues(configuration.at("knobs"));
   }
-  return tellConfigurationError(configuration);
+  return tellFaults(configuration);
 }
 
 }  // namespace

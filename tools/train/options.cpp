@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <map>
 #include <numbers>
 #include <vector>
 
@@ -110,11 +109,9 @@ void addTraining(CLI::App& app, TrainOptions& options) {
 
 void addDevice(CLI::App& app, TrainOptions& options) {
   const char* group = "Device";
-  static const std::map<std::string, ComputeDevice> devices = {{"host", ComputeDevice::Host},
-                                                               {"cuda", ComputeDevice::Cuda}};
   app.add_option("--device", options.device,
                  "host, or cuda: model and engine on GPUs, the ranks of a machine dealt out to them in turn")
-      ->transform(CLI::Transformer(devices))
+      ->transform(tools::oneOf<ComputeDevice>({{"host", ComputeDevice::Host}, {"cuda", ComputeDevice::Cuda}}))
       ->type_name("NAME")
       ->group(group)
       ->default_str("host");
@@ -127,20 +124,18 @@ void addDevice(CLI::App& app, TrainOptions& options) {
 
 void addEngine(CLI::App& app, EngineChoices& engine) {
   const char* group = "ZeRO engine";
-  static const std::map<std::string, pealZeroMasterFormat_t> formats = {
-      {"fp32", pealZeroMasterFp32}, {"remainder", pealZeroMasterRemainder}};
   app.add_option("--master", engine.master,
                  "Master weights: fp32, or remainder: 16 bits beside the bf16 weight, from which the fp32 "
                  "value comes back; 2 bytes less for each parameter")
-      ->transform(CLI::Transformer(formats))
+      ->transform(tools::oneOf<pealZeroMasterFormat_t>(
+          {{"fp32", pealZeroMasterFp32}, {"remainder", pealZeroMasterRemainder}}))
       ->type_name("NAME")
       ->group(group)
       ->default_str("fp32");
-  static const std::map<std::string, pealZeroReduceType_t> types = {{"bf16", pealZeroReduceBf16},
-                                                                    {"fp32", pealZeroReduceFp32}};
   app.add_option("--reduce", engine.reduceType,
                  "Gradients are handed over, sent and kept in this type; sums are fp32 in either")
-      ->transform(CLI::Transformer(types))
+      ->transform(
+          tools::oneOf<pealZeroReduceType_t>({{"bf16", pealZeroReduceBf16}, {"fp32", pealZeroReduceFp32}}))
       ->type_name("NAME")
       ->group(group)
       ->default_str("bf16");
@@ -186,11 +181,9 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
       ->type_name("FILE")
       ->group(group)
       ->default_str("Debian's bible-kjv");
-  static const std::map<std::string, Tokenizer> tokenizers = {{"characters", Tokenizer::Characters},
-                                                              {"bpe", Tokenizer::Bpe}};
   app.add_option("--tokenizer", options.tokenizer,
                  "characters, or bpe: byte pairs, joined as the text to train on has them")
-      ->transform(CLI::Transformer(tokenizers))
+      ->transform(tools::oneOf<Tokenizer>({{"characters", Tokenizer::Characters}, {"bpe", Tokenizer::Bpe}}))
       ->type_name("NAME")
       ->group(group)
       ->default_str("characters");

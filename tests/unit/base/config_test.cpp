@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <map>
@@ -155,6 +156,55 @@ TEST(Configuration, EveryChoiceIsTakenAndNothingElse) {
 TEST(Configuration, SlotBytesIsAMultipleOfACacheLine) {
   expectRefused("PEAL_SLOT_BYTES", "100", "multiple of 64");
   EXPECT_TRUE(readWith({{"PEAL_SLOT_BYTES", "192"}}));
+}
+
+std::vector<std::string> unknownIn(std::vector<const char*> entries) {
+  entries.push_back(nullptr);
+  return peal::unknownVariables(entries.data());
+}
+
+TEST(UnknownVariables, AreToldWithTheNameThatWasMeant) {
+  const std::map<std::string, std::string> meant{
+      {"PEAL_SLOTBYTES", "PEAL_SLOT_BYTES"}, {"PEAL_SLOT_BYTE", "PEAL_SLOT_BYTES"},
+      {"PEAL_SLOT", "PEAL_SLOTS"},           {"PEAL_TIMEOUT", "PEAL_TIMEOUT_MS"},
+      {"PEAL_ALGORITHM", "PEAL_ALGO"},       {"PEAL_TIMEUOT_MS", "PEAL_TIMEOUT_MS"},
+      {"PEAL_Transport", "PEAL_TRANSPORT"},  {"PEAL_RANKS", "PEAL_RANK"},
+      {"PEAL_PROTO", "PEAL_PROTOCOL"},       {"PEAL_TUNERFILE", "PEAL_TUNER_FILE"}};
+  for (const auto& [wrong, right] : meant) {
+    EXPECT_EQ(
+        unknownIn({(wrong + "=7").c_str()}),
+        std::vector<std::string>{"the environment sets " + wrong +
+                                 ", which peal does not know: it has no effect. Was " + right + " meant?"});
+  }
+  const std::vector<std::string> far = unknownIn({"PEAL_COLOUR=correct horse"});
+  ASSERT_EQ(far.size(), 1u);
+  EXPECT_NE(far[0].find("PEAL_COLOUR"), std::string::npos) << far[0];
+  EXPECT_NE(far[0].find("peal-info --config"), std::string::npos) << far[0];
+  EXPECT_EQ(far[0].find("horse"), std::string::npos) << "values may be secrets: " << far[0];
+}
+
+TEST(UnknownVariables, AreNoneOfOursAndNoneOfOthers) {
+  std::vector<std::string> entries{"PEALS=1", "XPEAL_SLOTBYTES=1", "PATH=PEAL_SLOTBYTES=1",
+                                   "PEAL_TESTS_MIN_BW=2", "="};
+  for (const KnobInfo& info : peal::knobTable()) {
+    entries.push_back(std::string(info.name) + "=");
+  }
+  std::vector<const char*> pointers;
+  for (const std::string& entry : entries) {
+    pointers.push_back(entry.c_str());
+  }
+  EXPECT_EQ(unknownIn(pointers), std::vector<std::string>{});
+  EXPECT_EQ(peal::unknownVariables(nullptr), std::vector<std::string>{});
+}
+
+TEST(UnknownVariables, OfThisProcessAreRead) {
+  ASSERT_EQ(setenv("PEAL_SLOTBYTES", "64", 1), 0);
+  const std::vector<std::string> told = peal::unknownVariables();
+  ASSERT_EQ(unsetenv("PEAL_SLOTBYTES"), 0);
+  EXPECT_EQ(
+      std::count_if(told.begin(), told.end(),
+                    [](const std::string& one) { return one.find("PEAL_SLOTBYTES,") != std::string::npos; }),
+      1);
 }
 
 TEST(Configuration, ForeignVariablesAreReadAsTheyAre) {
