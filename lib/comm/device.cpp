@@ -22,6 +22,18 @@ bool isBreakage(pealResult_t code) {
   return code == pealUnhandledCudaError || code == pealSystemError || code == pealInternalError;
 }
 
+// forced: as PEAL_PROTOCOL, outliving the question.
+DeviceQuestion questionFor(TunerQuestion call, const DeviceFacts& facts, std::string_view forced) {
+  call.slotBytes = facts.slotBytes;
+  return {.call = call,
+          .llBytes = facts.llBytes,
+          .ll128Bytes = facts.ll128Bytes,
+          .channels = facts.channels,
+          .linesWhole = facts.linesWhole,
+          .simpleOnly = facts.simpleOnly,
+          .forced = forced};
+}
+
 }  // namespace
 
 Result<void> Communicator::connectDevice(Exchange& exchange, Deadline deadline) {
@@ -91,15 +103,8 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, void* strea
   if (!collective) {
     return collective.error();
   }
-  const DeviceFacts& facts = device_->facts();
-  DeviceQuestion asked{.call = question(*collective, elements),
-                       .llBytes = facts.llBytes,
-                       .ll128Bytes = facts.ll128Bytes,
-                       .channels = facts.channels,
-                       .linesWhole = facts.linesWhole,
-                       .simpleOnly = facts.simpleOnly,
-                       .forced = configuration()->text(Knob::Protocol)};
-  asked.call.slotBytes = facts.slotBytes;
+  const DeviceQuestion asked =
+      questionFor(question(*collective, elements), device_->facts(), configuration()->text(Knob::Protocol));
   Result<Choice> choice = chooseOnDevice(asked);
   if (!choice) {
     return choice.error();
@@ -116,15 +121,7 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, const pealA
   if (!collective) {
     return collective.error();
   }
-  const DeviceFacts& facts = device_->facts();
-  DeviceQuestion asked{.call = question(*collective, elements),
-                       .llBytes = facts.llBytes,
-                       .ll128Bytes = facts.ll128Bytes,
-                       .channels = facts.channels,
-                       .linesWhole = facts.linesWhole,
-                       .simpleOnly = facts.simpleOnly,
-                       .forced = "simple"};
-  asked.call.slotBytes = facts.slotBytes;
+  DeviceQuestion asked = questionFor(question(*collective, elements), device_->facts(), "simple");
   // The all-reduce whose first half is the reduce-scatter that the tuner would choose: the sums' bits are
   // its.
   asked.call.kind = pealStatReduceScatter;

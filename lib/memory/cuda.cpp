@@ -3,11 +3,16 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "lib/base/log.h"
 
 namespace peal::cuda {
 namespace {
+
+// Between two looks at a stream.
+constexpr std::chrono::microseconds kBetweenLooks{50};
 
 std::string version(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
 
@@ -170,6 +175,22 @@ PinnedBuffer::~PinnedBuffer() {
   if (data_ != nullptr) {
     const RelaxedCapture relaxed;
     cudaIgnored(cudaFreeHost(data_), "cudaFreeHost");
+  }
+}
+
+Result<void> awaitStream(cudaStream_t stream, Deadline deadline, const std::string& what) {
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code != cudaErrorNotReady) {
+      return code == cudaSuccess ? Result<void>() : errorOf(code, what);
+    }
+    static_cast<void>(cudaGetLastError());  // "not ready" is no error of the application
+    if (deadline.passed()) {
+      return Error{pealTimeout, fmt::format("{}: the device had not done it by the deadline. Do kernels that "
+                                            "wait for something hold it?",
+                                            what)};
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 

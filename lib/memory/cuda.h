@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/base/clock.h"
 #include "lib/base/result.h"
 
 namespace peal::cuda {
@@ -154,6 +155,10 @@ class StreamHolder {
  private:
   cudaStream_t stream_ = nullptr;
 };
+
+// Polls until the stream has done what it was given; never waits inside the runtime, where kernels of another
+// communicator may hold the device and wait for what this rank does next. `what`: as in cudaResult.
+Result<void> awaitStream(cudaStream_t stream, Deadline deadline, const std::string& what);
 
 // An event without timing.
 class Event {

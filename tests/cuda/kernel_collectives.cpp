@@ -332,7 +332,7 @@ CollectiveArgs argsFor(const KernelRanks& ranks, const CollectiveCase& test, con
 
 std::function<void()> kernelFor(const CollectiveCase& test, const CollectiveArgs& args) {
   const CollectiveKernel kernel =
-      knowsNodes(test) ? levelsKernel() : collectiveKernelFor(test.type, test.kind, test.protocol);
+      knowsNodes(test) ? levelsKernel() : collectiveKernelFor(test.kind, test.protocol);
   return [kernel, args] { kernel(args); };
 }
 

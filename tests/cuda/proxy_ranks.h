@@ -94,7 +94,7 @@ class ProxyRank {
 
   void launch(const Collective& call) {
     const CollectiveArgs args = argumentsOf(view_, call, nullptr, *memory_);
-    run(collectiveKernelFor(call.type, call.kind, Protocol::Simple), args);
+    run(collectiveKernelFor(call.kind, Protocol::Simple), args);
   }
   void launch(const std::vector<PointToPoint>& calls) {
     const PointToPointArgs args = argumentsOf(view_, calls, *memory_);

@@ -5,17 +5,15 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <type_traits>
-#include <vector>
 
 #include "lib/base/result.h"
 #include "transports/cuda_ipc/handle_post.h"
 #include "transports/cuda_ipc/identity.h"
-#include "transports/transport.h"
 
 namespace peal::cuda {
 
@@ -59,27 +57,5 @@ struct HostCard {
   int32_t file = -1;  // its descriptor in the owner's process
   Reason failure;
 };
-
-// Every rank's struct of that type, in rank order.
-template <class T>
-Result<std::vector<T>> gather(Exchange& exchange, const T& mine) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  std::vector<std::byte> blob(sizeof(T));
-  std::memcpy(blob.data(), &mine, sizeof(T));
-  Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(blob);
-  if (!blobs) {
-    return blobs.error();
-  }
-  std::vector<T> all(blobs->size());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if ((*blobs)[rank].size() != sizeof(T)) {
-      return Error{pealInvalidUsage, "rank " + std::to_string(rank) +
-                                         " runs a version of peal that does not fit rank " +
-                                         std::to_string(exchange.rank()) + "'s"};
-    }
-    std::memcpy(&all[rank], (*blobs)[rank].data(), sizeof(T));
-  }
-  return all;
-}
 
 }  // namespace peal::cuda

@@ -5,6 +5,7 @@
 
 #include "transports/cuda_ipc/connect.h"
 #include "transports/cuda_ipc/verify.h"
+#include "transports/gather.h"
 
 namespace peal::cuda {
 namespace {

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "transports/cuda_ipc/connect.h"
+#include "transports/gather.h"
 
 namespace peal::cuda {
 namespace {

@@ -1,8 +1,6 @@
 #include "transports/cuda_ipc/verify.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 namespace peal::cuda {
 namespace {
@@ -56,25 +54,15 @@ Result<void> TimedCopies::zero(void* to, size_t bytes, Deadline deadline) {
 // A call that fails says nothing of the copy, which may still be under way: it is waited for until the same
 // call has failed twice. What the caller frees after an error must not be in use.
 Result<void> TimedCopies::finish(Deadline deadline) {
-  Result<void> outcome;
-  for (;;) {
-    const cudaError_t code = cudaStreamQuery(stream_.get());
-    if (code == cudaSuccess) {
-      return outcome;
-    }
-    const bool failedBefore = !outcome;
-    if (code != cudaErrorNotReady) {
-      outcome = cudaResult(code, "waiting for a copy");
-    } else {
-      static_cast<void>(cudaGetLastError());  // "not ready" is no error of the application
-    }
-    if ((code != cudaErrorNotReady && failedBefore) || deadline.passed()) {
-      // The copy may still happen: its memory must stay, and freeing it would wait for the device.
-      page_.release();
-      return outcome ? Error{pealTimeout, "a copy did not finish in time"} : outcome;
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  const char* const what = "waiting for a copy";
+  Result<void> outcome = awaitStream(stream_.get(), deadline, what);
+  const bool ended =
+      outcome || (outcome.error().code != pealTimeout && awaitStream(stream_.get(), deadline, what));
+  if (!ended) {
+    // The copy may still happen: its memory must stay, and freeing it would wait for the device.
+    page_.release();
   }
+  return outcome;
 }
 
 Result<void> writePatterns(int device, int rank, const std::vector<Card>& cards,

@@ -120,8 +120,8 @@ class Watch {
   const WatchOptions options_;
   const std::shared_ptr<Regions> regions_;
   const std::shared_ptr<Readers> readers_ = std::make_shared<Readers>();
-  std::unique_ptr<HandlePost>
-      post_;  // nullptr: it could not be opened. Sent by the thread, read by the mapper's
+  // nullptr: it could not be opened. Sent by the thread, read by the mapper's.
+  std::unique_ptr<HandlePost> post_;
   std::unique_ptr<Mapper> mapper_;  // of the thread
 
   mutable std::mutex mutex_;                        // guards everything below but the atomics

@@ -3,10 +3,8 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <chrono>
 #include <map>
 #include <mutex>
-#include <thread>
 
 namespace peal::cuda {
 namespace {
@@ -79,27 +77,6 @@ PinnedMapping::~PinnedMapping() {
 
 // ---- windows ----
 
-namespace {
-
-// Kernels of another communicator may hold the whole device, and wait for what this rank does next.
-Result<void> awaitStream(cudaStream_t stream, Deadline deadline) {
-  for (;;) {
-    const cudaError_t code = cudaStreamQuery(stream);
-    if (code != cudaErrorNotReady) {
-      return cudaResult(code, "zeroing a window");
-    }
-    cudaGetLastError();  // "not ready" is no error of the application
-    if (deadline.passed()) {
-      return Error{pealTimeout,
-                   "zeroing a window: the device had not done it by the deadline. Do kernels that wait for "
-                   "something hold it?"};
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
-
-}  // namespace
-
 Result<std::shared_ptr<Window>> Window::onDevice(int device, size_t bytes, Deadline deadline) {
   Result<DeviceBuffer> buffer = DeviceBuffer::make(device, bytes);
   if (!buffer) {
@@ -113,7 +90,7 @@ Result<std::shared_ptr<Window>> Window::onDevice(int device, size_t bytes, Deadl
     return stream.error();
   }
   PEAL_TRY(cudaResult(cudaMemsetAsync(buffer->data(), 0, bytes, stream->get()), "zeroing a window"));
-  if (Result<void> zeroed = awaitStream(stream->get(), deadline); !zeroed) {
+  if (Result<void> zeroed = awaitStream(stream->get(), deadline, "zeroing a window"); !zeroed) {
     if (zeroed.error().code == pealTimeout) {
       buffer->release();  // freeing would wait for the same
     }

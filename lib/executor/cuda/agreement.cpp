@@ -10,6 +10,7 @@
 #include "lib/executor/cuda/kernels.h"
 #include "lib/executor/cuda/residency.h"
 #include "lib/memory/cuda.h"
+#include "transports/gather.h"
 
 namespace peal::cuda {
 namespace {
@@ -56,26 +57,6 @@ struct Proposal {
   int32_t processors = 0;
   int32_t blocksPerProcessor = 0;
 };
-
-template <class T>
-Result<std::vector<T>> gatherFromAll(Exchange& exchange, const T& mine) {
-  std::vector<std::byte> blob(sizeof(T));
-  std::memcpy(blob.data(), &mine, sizeof(T));
-  Result<std::vector<std::vector<std::byte>>> blobs = exchange.allGather(blob);
-  if (!blobs) {
-    return blobs.error();
-  }
-  std::vector<T> all(blobs->size());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if ((*blobs)[rank].size() != sizeof(T)) {
-      return Error{
-          pealInvalidUsage,
-          fmt::format("rank {} runs a version of peal that does not fit rank {}'s.", rank, exchange.rank())};
-    }
-    std::memcpy(&all[rank], (*blobs)[rank].data(), sizeof(T));
-  }
-  return all;
-}
 
 // This rank's own error if it has one, else the first of another.
 Result<void> judge(const Exchange& exchange, const Result<void>& mine, const std::vector<Outcome>& all) {
@@ -139,12 +120,13 @@ Result<int> channelsFor(const std::vector<Proposal>& all) {
 
 }  // namespace
 
-BoxShape shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t bufferBytes) {
+Result<BoxShape> shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t bufferBytes) {
   BoxShape shape;
   shape.slots = slots;
   for (shape.channels = channels;; --shape.channels) {
     // Slots of all three kinds for one message in flight.
-    const size_t each = bufferBytes / static_cast<size_t>(ranks) / static_cast<size_t>(shape.channels) /
+    const size_t each = (bufferBytes - std::min(bufferBytes, WindowShape::kInboxesAt)) /
+                        static_cast<size_t>(ranks) / static_cast<size_t>(shape.channels) /
                         static_cast<size_t>(slots);
     const auto round = [](size_t bytes) { return static_cast<uint32_t>(bytes / kLineBytes * kLineBytes); };
     shape.lowSlotBytes = round(std::clamp(each / 4, kLowSlotLeastBytes, kLowSlotMostBytes));
@@ -153,14 +135,22 @@ BoxShape shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t b
     const size_t wanted = slotBytes != 0 ? slotBytes + kSlotRoomBytes : kSlotMostBytes;
     shape.slotBytes = round(std::min(left, wanted + kLineBytes - 1));
     const size_t least = slotBytes != 0 ? wanted : kSlotComfortBytes;
-    if (left >= least || shape.channels == 1) {
+    const size_t bytes = WindowShape{shape, ranks}.bytes();
+    if (bytes <= bufferBytes && (left >= least || shape.channels == 1)) {
       return shape;
+    }
+    if (shape.channels == 1) {
+      return Error{
+          pealInvalidUsage,
+          fmt::format("PEAL_DEVICE_BUFFER_BYTES={} does not hold the smallest slots for {} ranks, {} for "
+                      "each: those take {} bytes. Raise it, or lower PEAL_SLOTS.",
+                      bufferBytes, ranks, slots, bytes)};
     }
   }
 }
 
 Result<void> agreeOn(Exchange& exchange, const Result<void>& mine) {
-  Result<std::vector<Outcome>> all = gatherFromAll(exchange, outcomeOf(mine));
+  Result<std::vector<Outcome>> all = gather(exchange, outcomeOf(mine));
   if (!all) {
     return mine ? Result<void>(all.error()) : mine;
   }
@@ -172,7 +162,7 @@ Result<Agreement> agree(Exchange& exchange, const DeviceOptions& options) {
   Proposal card = mine ? *mine : Proposal{};
   const Result<void> outcome = mine ? Result<void>() : Result<void>(mine.error());
   card.outcome = outcomeOf(outcome);
-  Result<std::vector<Proposal>> all = gatherFromAll(exchange, card);
+  Result<std::vector<Proposal>> all = gather(exchange, card);
   if (!all) {
     return mine ? all.error() : mine.error();
   }
@@ -189,9 +179,12 @@ Result<Agreement> agree(Exchange& exchange, const DeviceOptions& options) {
   const int slots = static_cast<int>(std::min<int64_t>(table->integer(Knob::Slots), kMostSlots));
   const size_t slotBytes =
       table->isDefault(Knob::SlotBytes) ? 0 : static_cast<size_t>(table->integer(Knob::SlotBytes));
-  return Agreement{.shape = shapeFor(options.size, *channels, slots, slotBytes,
-                                     static_cast<size_t>(table->integer(Knob::DeviceBufferBytes))),
-                   .threads = card.threads};
+  const Result<BoxShape> shape = shapeFor(options.size, *channels, slots, slotBytes,
+                                          static_cast<size_t>(table->integer(Knob::DeviceBufferBytes)));
+  if (!shape) {
+    return shape.error();
+  }
+  return Agreement{.shape = *shape, .threads = card.threads};
 }
 
 }  // namespace peal::cuda

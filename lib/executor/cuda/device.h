@@ -16,14 +16,13 @@
 //   Global memory. Addresses are aligned to the size of the access.
 //     Weak accesses, ordered only by the strong ones and barriers around them:
 //       Vec16 load16(const void*)                 void store16(void*, Vec16)
-//       T loadGlobal<T>(const T*)                 void storeGlobal<T>(T*, T)            T of 1, 2, 4 or 8
-//       bytes
+//       T loadGlobal<T>(const T*)                 void storeGlobal<T>(T*, T)   T of 1, 2, 4 or 8 bytes
 //     Strong accesses, at the scope of the whole system (peers on other devices and the host):
 //       uint64_t loadAcquire(const uint64_t*)     void storeRelease(uint64_t*, uint64_t)
 //       uint64_t loadRelaxed(const uint64_t*)     void storeRelaxed(uint64_t*, uint64_t)
 //       uint64_t fetchAdd(uint64_t*, uint64_t)    acquire and release; returns the value before
-//       uint64_t compareExchange(uint64_t*, uint64_t expected, uint64_t desired)   acquire and release; the
-//       value before void fence()                              acquire and release
+//       uint64_t compareExchange(uint64_t*, uint64_t expected, uint64_t desired)   likewise
+//       void fence()                              acquire and release
 //     LL: two pairs of data and flag. Each pair (8 bytes) becomes visible as one; the two in any order.
 //       Flagged loadFlagged(const void*)          void storeFlagged(void*, Flagged)     16 bytes
 //     LL128: all 32 lanes of a warp together, lane i at `line + 16 * i`: each 128-byte line, the accesses of
@@ -34,9 +33,11 @@
 //   Threads of the block:
 //     void syncBlock()                            barrier of all threads
 //     bool syncBlockOr(bool)                      the same; true for all if true for any
-//     void syncThreads(int barrier, int threads)  named barrier 1 .. 15 of `threads` threads, a multiple of
-//     32 void syncWarp() T shuffle<T>(T value, int lane), shuffleXor<T>(T value, int mask), shuffleDown<T>(T
-//     value, int by); uint32_t ballot(bool)                       T of 4 or 8 bytes; all lanes of the warp
+//     void syncThreads(int barrier, int threads)  named barrier 1 .. 15 of `threads` threads: 32 times n
+//     Of a warp, all lanes together; T of 4 or 8 bytes:
+//       void syncWarp()                           uint32_t ballot(bool)
+//       T shuffle<T>(T value, int lane)           T shuffleXor<T>(T value, int mask)
+//       T shuffleDown<T>(T value, int by)
 //
 //   Arithmetic: float roundedSqrt(float), float widenHalf(uint16_t), uint16_t narrowHalf(float) (to nearest
 //   even, overflow to infinity, NaN to 0x7e00). + - * / are IEEE, never contracted: kernels are compiled with

@@ -70,20 +70,6 @@ void Resources::leaveNetwork() const {
   }
 }
 
-Result<void> Resources::await(cudaStream_t stream, Deadline deadline, const char* what) const {
-  for (;;) {
-    const cudaError_t code = cudaStreamQuery(stream);
-    if (code != cudaErrorNotReady) {
-      return cudaResult(code, "{}", what);
-    }
-    static_cast<void>(cudaGetLastError());  // "not ready" is no error of the application
-    if (deadline.passed()) {
-      return Error{pealTimeout, fmt::format("{}: device {} had not done it by the deadline.", what, device)};
-    }
-    std::this_thread::sleep_for(kLook);
-  }
-}
-
 // Both copy from or to a word of their own in the board's last line. Not on the side stream: a capture that
 // has not ended yet may hold it.
 Result<void> Resources::refuseLaunches(int culpritRank, cudaStream_t stream, Deadline deadline) const {
@@ -92,7 +78,7 @@ Result<void> Resources::refuseLaunches(int culpritRank, cudaStream_t stream, Dea
   *word = static_cast<uint64_t>(culpritRank) + 1;
   PEAL_TRY(cudaResult(cudaMemcpyAsync(memory->window(), word, sizeof *word, cudaMemcpyDefault, stream),
                       "stopping the communicator's kernels"));
-  return await(stream, deadline, "stopping the communicator's kernels");
+  return awaitStream(stream, deadline, "stopping the communicator's kernels");
 }
 
 Result<uint64_t> Resources::readingBlocks(cudaStream_t stream, Deadline deadline) const {
@@ -100,7 +86,7 @@ Result<uint64_t> Resources::readingBlocks(cudaStream_t stream, Deadline deadline
   const auto* const states = reinterpret_cast<const ChannelState*>(channels.data());
   PEAL_TRY(cudaResult(cudaMemcpyAsync(word, &states->reading, sizeof *word, cudaMemcpyDefault, stream),
                       "looking for running kernels"));
-  PEAL_TRY(await(stream, deadline, "looking for running kernels"));
+  PEAL_TRY(awaitStream(stream, deadline, "looking for running kernels"));
   return *word;
 }
 
@@ -172,7 +158,7 @@ std::optional<DigestWords> Resources::seen(const FaultRecord& record) const {
   };
   const bool read = copy(page, theirs, kWindowNotesBytes) &&
                     copy(page + kOwnSequenceAt, channels.data(), sizeof(uint64_t)) &&
-                    await(stream->get(), Deadline::afterMs(kSeenMs), "looking into a window");
+                    awaitStream(stream->get(), Deadline::afterMs(kSeenMs), "looking into a window");
   return read ? seenIn(page, record) : std::nullopt;
 }
 
@@ -209,10 +195,10 @@ CudaExecutor::~CudaExecutor() {
     }
   }
   const Deadline deadline = Deadline::afterMs(std::min(kLeaveMs, options_.timeoutMs));
-  bool areLate = false;
+  bool areLate = unmarked_;
   if (const Result<void> left = awaitKernels(deadline); !left) {
     leaveInNeed(left.error());
-    areLate = left.error().code == pealTimeout;
+    areLate = areLate || left.error().code == pealTimeout;
   } else if (const Result<void> flushed = flushProxy(deadline); !flushed) {
     leaveInNeed(flushed.error());
   }
@@ -335,7 +321,9 @@ Result<void> CudaExecutor::launch(const StreamState& state, Kernel kernel, int c
   PEAL_TRY(cudaResult(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(channels)),
                                        dim3(static_cast<unsigned>(threads)), pointers, 0, state.stream),
                       "{}: launching {} blocks of {} threads", options_.name, channels, threads));
-  return resources_->order->after(state);
+  Result<void> marked = resources_->order->after(state);
+  unmarked_ = unmarked_ || !marked;
+  return marked;
 }
 
 Result<void> CudaExecutor::issue(const Collective& call, const void* deferredScalar, void* stream) {
@@ -352,8 +340,8 @@ Result<void> CudaExecutor::issue(const Collective& call, const void* deferredSca
     PEAL_TRY(
         launch(*state, levelsKernel(), call.choice.channels, std::min(threads_, kMostLevelsThreads), args));
   } else {
-    PEAL_TRY(launch(*state, collectiveKernelFor(call.type, call.kind, call.choice.protocol),
-                    call.choice.channels, threads_, args));
+    PEAL_TRY(launch(*state, collectiveKernelFor(call.kind, call.choice.protocol), call.choice.channels,
+                    threads_, args));
   }
   if (state->capture == 0) {
     const std::lock_guard lock(statsMutex_);

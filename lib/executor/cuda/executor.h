@@ -56,8 +56,6 @@ struct Resources {
   std::optional<DigestWords> seen(const FaultRecord& record) const;
   // Leaves the network, if there is one.
   void leaveNetwork() const;
-  // Waits until the stream has done what it was given.
-  Result<void> await(cudaStream_t stream, Deadline deadline, const char* what) const;
 
  private:
   Result<void> tryToEndKernels(int culpritRank, Deadline deadline);
@@ -114,6 +112,7 @@ class CudaExecutor final : public DeviceExecutor {
     cudaStream_t side;
   };
   std::vector<Forked> forked_;  // streams between fork() and join()
+  bool unmarked_ = false;       // a kernel was launched whose end no mark tells; the call failed
   std::atomic<bool> stopped_{false};
   std::mutex seenMutex_;   // guards the page of Resources::seen
   std::mutex statsMutex_;  // guards stats_

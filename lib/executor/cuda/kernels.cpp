@@ -24,7 +24,7 @@ constexpr CollectiveKernel kCopy[kProtocols] = {copySimple, copyLL, copyLL128};
 
 }  // namespace
 
-CollectiveKernel collectiveKernelFor(pealDataType_t, int kind, Protocol protocol) {
+CollectiveKernel collectiveKernelFor(int kind, Protocol protocol) {
   const bool reduces = kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
   return (reduces ? kReduce : kCopy)[static_cast<int>(protocol)];
 }

@@ -1,10 +1,10 @@
-// The kernels as host code finds them: by data type, operation and protocol, for cudaLaunchKernel. Called by
+// The kernels as host code finds them: by operation and protocol, for cudaLaunchKernel. Called by
 // the executor (lib/executor/cuda/) and by the kernels' tests.
 //
-// A launch has one block for each channel, a multiple of 32 threads between kLeastThreads and kMostThreads in
-// each, no dynamic shared memory, and all its blocks must be resident at once: they wait for each other's
-// peers. All ranks launch the same operation with the same number of blocks, chunkCount and protocol, in the
-// same order; numbers of threads may differ.
+// A launch has one block for each channel, a multiple of 32 threads from 64 to kMostThreads in each, no
+// dynamic shared memory, and all its blocks must be resident at once: they wait for each other's peers. All
+// ranks launch the same operation with the same number of blocks, chunkCount and protocol, in the same order;
+// numbers of threads may differ.
 #pragma once
 #include "lib/executor/cuda/view.h"
 #include "peal/adamw.h"
@@ -12,7 +12,6 @@
 
 namespace peal::cuda {
 
-constexpr int kLeastThreads = 64;
 constexpr int kMostThreads = 512;
 constexpr int kMostFusedThreads = 256;   // of reduceAdamwGatherKernel, which needs more registers
 constexpr int kMostLevelsThreads = 256;  // likewise, of collectives by algorithms that know nodes
@@ -37,9 +36,9 @@ struct ReduceAdamwGatherArgs {
 static_assert(sizeof(ReduceAdamwGatherArgs) <= 4096);
 using ReduceAdamwGatherKernel = void (*)(ReduceAdamwGatherArgs);
 
-// kind: pealStatAllReduce ... A collective that only copies has one kernel for all types; its arguments
-// count elements of digest.type like those of the others.
-CollectiveKernel collectiveKernelFor(pealDataType_t type, int kind, Protocol protocol);
+// kind: pealStatAllReduce ... One kernel serves all data types: digest.type says of which elements the
+// arguments count.
+CollectiveKernel collectiveKernelFor(int kind, Protocol protocol);
 // The same of the algorithms that know nodes, for Protocol::Simple.
 CollectiveKernel levelsKernel();
 // Block b of C moves every slice s of every transfer with s % C == b; slices are payloadBytes(Simple) long.

@@ -205,10 +205,6 @@ PEAL_DEVICE_CALL void copyBlockTo(void* const* destinations, int destinationCoun
 }
 
 PEAL_DEVICE void copyBlock(void* to, const void* from, size_t bytes) { copyBlockTo(&to, 1, from, bytes); }
-PEAL_DEVICE void copyBlock2(void* to, void* also, const void* from, size_t bytes) {
-  void* const both[2] = {to, also};
-  copyBlockTo(both, 2, from, bytes);
-}
 
 // ---- reductions ----
 // A mover that reduces. `How` says what is done with a step's words: prepared(lanes, source) before a source

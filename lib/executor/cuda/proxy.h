@@ -148,8 +148,8 @@ class Proxy {
   std::atomic<bool> stop_{false};     // the thread ends
   std::atomic<bool> closing_{false};  // close() waits for `flushed_`
   std::atomic<bool> flushed_{false};
-  std::atomic<bool> faulted_{
-      false};                 // fault_ is set: stored (release) by raise(), loaded (acquire) by readers
+  // fault_ is set: stored (release) by raise(), loaded (acquire) by readers.
+  std::atomic<bool> faulted_{false};
   mutable std::mutex mutex_;  // guards fault_, and the end of network_
   std::optional<Fault> fault_;
   std::thread thread_;

@@ -30,11 +30,9 @@ Result<Residency> measure(int device, int threads) {
                       "asking device {} for its processors", device));
   int least = std::numeric_limits<int>::max();
   for (const Protocol protocol : {Protocol::Simple, Protocol::LL, Protocol::LL128}) {
-    for (int type = 0; type < pealNumTypes; ++type) {
-      const auto dataType = static_cast<pealDataType_t>(type);
-      PEAL_TRY(lower(least, collectiveKernelFor(dataType, pealStatAllReduce, protocol), threads));
+    for (const int kind : {pealStatAllReduce, pealStatAllGather}) {  // one that reduces, one that copies
+      PEAL_TRY(lower(least, collectiveKernelFor(kind, protocol), threads));
     }
-    PEAL_TRY(lower(least, collectiveKernelFor(pealInt8, pealStatAllGather, protocol), threads));
   }
   PEAL_TRY(lower(least, levelsKernel(), std::min(threads, kMostLevelsThreads)));
   PEAL_TRY(lower(least, pointToPointKernel(), threads));

@@ -8,7 +8,6 @@ namespace peal::cuda {
 struct Residency {
   int processors = 0;          // of the device
   int blocksPerProcessor = 0;  // of the kernel that fits worst
-  int blocks() const { return processors * blocksPerProcessor; }
 };
 
 // Asks for every kernel, which also loads it: a kernel that is loaded only at its first launch may wait for

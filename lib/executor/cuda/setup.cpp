@@ -57,7 +57,7 @@ Result<void> makeOwn(const DeviceOptions& options, const BoxShape& shape, Deadli
       cudaResult(cudaMemsetAsync(resources.channels.data(), 0, channelBytes, resources.sides.front().get()),
                  "zeroing the channels' counters"));
   PEAL_TRY(makeGroups(options, resources));
-  return resources.await(resources.sides.front().get(), deadline, "zeroing the channels' counters");
+  return awaitStream(resources.sides.front().get(), deadline, "zeroing the channels' counters");
 }
 
 // nodes: nullptr for one node.

@@ -7,8 +7,7 @@
 //   heads     credits: how many messages of the *other* direction the writer has released, per protocol
 //   messages  one Message per Simple slot
 //   slots     of slotBytes each, for Simple
-//   LL, LL128 slots of lowSlotBytes each, flags included. Kept apart from `slots` and from each other, so
-//   that
+//   LL, LL128 slots of lowSlotBytes each, flags included. Kept apart from `slots` and from each other:
 //             a flag is never compared with what another protocol left behind.
 // A box starts as zeros. Counters only grow; message k (from 1) lies in slot (k - 1) % slots. Both ends keep
 // their counters in device memory between launches (ChannelState), never in arguments: a graph may launch the

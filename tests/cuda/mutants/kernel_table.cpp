@@ -18,7 +18,7 @@ void copyLL128(CollectiveArgs);
 void levels(CollectiveArgs);
 void pointToPoint(PointToPointArgs);
 
-CollectiveKernel collectiveKernelFor(pealDataType_t, int kind, Protocol protocol) {
+CollectiveKernel collectiveKernelFor(int kind, Protocol protocol) {
   static constexpr CollectiveKernel kReduce[] = {reduceSimple, reduceLL, reduceLL128};
   static constexpr CollectiveKernel kCopy[] = {copySimple, copyLL, copyLL128};
   const bool reduces = kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
