@@ -236,7 +236,8 @@ Result<void> Communicator::settle(std::optional<Fault> fault) {
       return fault->error;  // the peers were told of the first
     }
     error_ = fault->error;
-    log(LogLevel::Error, fault->error.message);
+    // Who asked for it need not be told on the error output as of a fault.
+    log(abortAsked_.load(std::memory_order_relaxed) ? LogLevel::Info : LogLevel::Error, fault->error.message);
   }
   failed_.store(true, std::memory_order_release);  // pairs with usable's load
   const int culpritRank = fault->culpritRank >= 0 ? fault->culpritRank : rank();
@@ -391,7 +392,8 @@ Result<void> Communicator::finalize() {
 }
 
 void Communicator::abort() {
-  abort_.store(true, std::memory_order_release);  // pairs with the loads in Waiter and run
+  abortAsked_.store(true, std::memory_order_relaxed);  // published by the store below
+  abort_.store(true, std::memory_order_release);       // pairs with the loads in Waiter and run
   if (endpoint_ != nullptr) {
     endpoint_->wake();
   }

@@ -162,6 +162,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t number_ = 0;
   HostContext context_;
   std::atomic<bool> abort_{false};
+  std::atomic<bool> abortAsked_{false};  // by abort(): what fails from then on is its doing
   std::atomic<bool> finalized_{false};
   uint32_t splits_ = 0;
   std::optional<LinkTable> links_;  // what links cost, if there are several nodes

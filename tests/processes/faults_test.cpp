@@ -299,6 +299,33 @@ TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
   }));
 }
 
+// What a rank asked for itself is no error there; its peers are told.
+TEST(Abort, IsNoErrorOnTheErrorOutputOfWhoAsked) {
+  SharedValue<Meeting> meeting;
+  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
+    testing::internal::CaptureStderr();
+    float value = 1;
+    if (child.index() == 0) {
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+      });
+      EXPECT_EQ(pealRecv(&value, 1, pealFloat32, 1, comm, nullptr), pealRemoteError);
+      aborter.join();
+      EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    } else {
+      EXPECT_EQ(pealRecv(&value, 1, pealFloat32, 0, comm, nullptr), pealRemoteError);
+      EXPECT_EQ(pealCommAbort(comm), pealSuccess);
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_TRUE(mentions(said, " error: ") && mentions(said, "rank 0")) << said;
+    }
+    return 0;
+  }));
+}
+
 // Ranks of one process read each other's buffers in place. A call that fails returns only when nobody does
 // any more, since its caller may free them then: rank 0 is at rank 1's while it applies its update.
 TEST(Abort, ReturnsWhenNoRankOfTheProcessReadsTheBuffers) {
