@@ -273,6 +273,24 @@ TEST(Deadline, NamesTheRankThatHasNotComeAndWhatItDidLast) {
       withTimeout(300));
 }
 
+// More than what lies between two ranks holds.
+TEST(Deadline, SaysHowRanksThatSendToEachOtherMayDoSo) {
+  SharedValue<std::atomic<int>> said;
+  runAsProcesses(
+      2,
+      [&](pealComm_t comm, int rank) {
+        const std::vector<char> data(size_t{32} << 20, 'x');
+        const pealResult_t result = pealSend(data.data(), data.size(), pealInt8, 1 - rank, comm, nullptr);
+        // Whoever notices second may hear of the first.
+        EXPECT_TRUE(result == pealTimeout || result == pealRemoteError) << result;
+        const std::string error = pealGetLastError(comm);
+        EXPECT_TRUE(mentions(error, "rank")) << error;
+        *said += mentions(error, "it is inside send") && mentions(error, "pealGroupStart") ? 1 : 0;
+      },
+      withTimeout(1000));
+  EXPECT_GE(said->load(), 1);
+}
+
 TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
   SharedValue<Meeting> meeting;
   expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {

@@ -121,6 +121,34 @@ TEST_F(ResumeTest, ifRankZeroIsLostRankOneTellsHowToGoOn) {
   ranks[0]->wait();
 }
 
+// mpirun ends the other ranks as soon as one has died, mostly before they have noticed; and a scheduler ends
+// all of them. Whoever speaks does so all the same.
+TEST_F(ResumeTest, ranksThatTheirLauncherEndsTellHowToGoOn) {
+  for (const bool dies : {true, false}) {
+    SCOPED_TRACE(dies ? "rank 0 died" : "all are ended");
+    std::filesystem::remove(file("metrics"));
+    const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + (getpid() + 7) % 20000);
+    const Arguments arguments =
+        commandLine(kTiny, {"--steps", "1000000", "--log-every", "1000000", "--eval-every", "0", "--save",
+                            file("saved"), "--save-every", "2", "--metrics", file("metrics")});
+    std::vector<std::unique_ptr<Command>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.push_back(std::make_unique<Command>(
+          arguments, Arguments{"PEAL_RANK=" + std::to_string(rank), "PEAL_SIZE=3", root}));
+    }
+    ASSERT_TRUE(writes(file("metrics"), "\"saved\"", *ranks[0]));
+    for (size_t rank = 0; rank < 3; ++rank) {
+      kill(ranks[rank]->pid(), dies && rank == 0 ? SIGKILL : SIGTERM);
+    }
+    for (size_t rank = 0; rank < 3; ++rank) {
+      const CommandResult result = ranks[rank]->wait(std::chrono::seconds(30));
+      EXPECT_NE(result.exitCode, 0) << result.output;
+      const bool tells = result.output.find("the last checkpoint is of step ") != std::string::npos;
+      EXPECT_EQ(tells, rank == (dies ? 1U : 0U)) << rank << ": " << result.output;
+    }
+  }
+}
+
 // One process of several, at many moments of saving: what was saved last is whole.
 TEST_F(ResumeTest, aRankKilledWhileAllSaveLeavesTheLastCheckpointWhole) {
   // Until the folder of a save that is not published yet is there.

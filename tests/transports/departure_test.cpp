@@ -49,6 +49,35 @@ TEST_P(Departures, LastMessagesOutliveTheirSender) {
   });
 }
 
+// What is sent to a rank that has left is lost, as what it had not received when it left: nobody asks before
+// sending. But only as much as the slots hold: whoever waits for credit learns that the peer is gone.
+TEST_P(Departures, ARankThatLeftIsSentToNoMoreThanItsSlotsHold) {
+  run(2, {.slotBytes = 1024, .slots = 4}, [](const Rank& self) {
+    if (self.rank == 1) {
+      self.settle();
+      self.endpoint.farewell(-1, "");
+      self.meet();
+      return;
+    }
+    self.meet();
+    std::string error;
+    int taken = 0;
+    for (; taken < 100 && error.empty(); ++taken) {
+      std::byte* slot = nullptr;
+      if (waitUntil(
+              self.endpoint, 1, [&] { return (slot = self.link(1).tryStage(1000)) != nullptr; }, &error)) {
+        std::memset(slot, taken, 1000);
+        self.link(1).post(1000, digestOf(taken));
+        self.settle();
+      }
+    }
+    EXPECT_EQ(taken, 4 + 1);
+    EXPECT_TRUE(contains(error, "rank 1")) << error;
+    EXPECT_TRUE(contains(error, "left the communicator in good order")) << error;
+    EXPECT_EQ(self.endpoint.culpritRank(), 1);
+  });
+}
+
 // Releases and then leaves, over and over, while the other side waits for the release.
 TEST_P(Departures, AReleaseJustBeforeLeavingIsNoFault) {
   for (int round = 0; round < 30; ++round) {

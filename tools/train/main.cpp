@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <regex>
 #include <string>
 
@@ -9,10 +11,15 @@
 #include "tools/train/memory.h"
 #include "tools/train/resume.h"
 #include "tools/train/run.h"
+#include "tools/train/termination.h"
 #include "tools/train/trace.h"
 
 namespace peal::train {
 namespace {
+
+// How long ranks that are asked to end may take to find out why. Open MPI's mpirun kills them after a second;
+// a death is noticed within milliseconds.
+constexpr int kFirstMomentMs = 700, kMomentMs = 500;
 
 constexpr int kSignalCode = 128;  // exit codes of ranks that a signal ended are above
 
@@ -60,13 +67,21 @@ int trainMain(int argc, char** argv) {
   }
   // A rank was lost, or could not go on. Once: from the parent of the ranks, or from a launcher's rank 0, or
   // from rank 1 if that is the lost one.
+  std::atomic<bool> said{false};
   const auto hint = [&](const std::string& why) {
-    const bool speaks = launch.rank == 0 || (launch.rank == 1 && saysThatRankZeroDied(why));
+    const bool may = launch.rank == 0 || (launch.rank == 1 && saysThatRankZeroDied(why));
+    const bool speaks = may && !said.exchange(true);
     const std::string sentence = speaks ? resumeHint(options, argc, argv) : "";
     if (!sentence.empty()) {
       fmt::print(stderr, "peal-train: {}\n", sentence);
     }
   };
+  // Asked to end before it has found a reason, rank 0 speaks: the job may be preempted. It waits longest, so
+  // that nobody takes it for dead.
+  std::optional<LastWords> lastWords;
+  if (isLaunched) {
+    lastWords.emplace(launch.rank == 0 ? kFirstMomentMs : kMomentMs, [&] { hint(""); });
+  }
   // A launcher's rank tells of its failure inside of runRanks.
   std::string failure;
   try {

@@ -163,6 +163,12 @@ std::string Waiter::missingRanks(int peerRank) const {
                                           : fmt::format("{} {}", state.inside ? "is inside" : "last finished",
                                                         describe(state.digest));
     text += fmt::format("{}rank {} has not arrived (it {})", text.empty() ? "" : ", ", rank, last);
+    if (digest_.collective == pealStatSend && state.known && state.inside &&
+        state.digest.collective == pealStatSend) {
+      text +=
+          ". Two ranks that send to each other before they receive wait for each other: put both calls of "
+          "each into one group (pealGroupStart, pealGroupEnd)";
+    }
   }
   if (!text.empty()) {
     return text;
