@@ -45,6 +45,13 @@ struct Arrival {
   bool landed = false;           // no data: what this rank lent has been written (Link::tryPostLanded)
 };
 
+// A part of a message that its receiver and its sender copy together (Link::share).
+struct Part {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  size_t bytes = 0;
+};
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -92,6 +99,19 @@ class Link {
   // Copies [offset, offset + bytes) of the shown message, which is remote. False: the peer is gone or leaves;
   // the endpoint's progress() says why.
   virtual bool pull(std::byte* /*to*/, size_t /*offset*/, size_t /*bytes*/) { return false; }
+  // ---- a copy that both sides make ----
+  // Receiver: the shown message, read in place, goes to [memory, memory + its bytes), and its sender may
+  // write parts of it there, too. False: it cannot, or it is not worth it.
+  virtual bool share(std::byte* /*memory*/) { return false; }
+  // Receiver: the next part that nobody has taken, for the caller to copy; false: there is none.
+  virtual bool takeShared(Part& /*part*/) { return false; }
+  // Receiver, when there is none: whether the sender has written all that it took. Before release().
+  virtual bool shareDone() { return true; }
+  // Sender: takes a part of a message by reference that its receiver shares. The caller copies it, and says
+  // so before it uses the link again.
+  virtual bool takePart(Part& /*part*/) { return false; }
+  virtual void partDone() {}
+
   // Gives the slot of the shown message back to the peer.
   virtual void release() = 0;
   // The same where the peer can be asleep for want of this credit only if it sent more since, whose release

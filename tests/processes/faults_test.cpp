@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -134,6 +135,45 @@ TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
 INSTANTIATE_TEST_SUITE_P(SizesAndCounts, KillARank,
                          ::testing::Values(std::pair{2, size_t{2}}, std::pair{2, size_t{1} << 20},
                                            std::pair{4, size_t{1000}}, std::pair{5, size_t{1} << 18}));
+
+// Of broadcasts that root and receiver copy together, each writing memory that the other sees.
+TEST(KillOneOfTwo, WhileTheyCopyTogether) {
+  for (const int victim : {0, 1}) {
+    SharedValue<Meeting> meeting;
+    SharedValue<std::atomic<int>> started;
+    Processes processes(2, [&](const Child& child) {
+      pealComm_t comm = nullptr;
+      pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+      constexpr size_t kBytes = 3000001;
+      void* memory = nullptr;
+      PEAL_EXPECT_OK(meeting->join(&comm, child.index(), 2, &config));
+      PEAL_EXPECT_OK(pealMemAlloc(&memory, kBytes));
+      pealResult_t result = pealSuccess;
+      for (int call = 0; result == pealSuccess; ++call) {
+        std::memset(memory, child.index() == 0 ? call : -1, kBytes);
+        result = pealBcast(memory, kBytes, pealUint8, 0, comm, nullptr);
+        const auto* const bytes = static_cast<const uint8_t*>(memory);
+        EXPECT_TRUE(result != pealSuccess || std::all_of(bytes, bytes + kBytes, [&](uint8_t byte) {
+                      return byte == static_cast<uint8_t>(call);
+                    }));
+        started->fetch_add(call == 0 ? 1 : 0);
+      }
+      EXPECT_EQ(result, pealRemoteError);
+      child.say(pealGetLastError(comm));
+      pealCommAbort(comm);
+      PEAL_EXPECT_OK(pealMemFree(memory));
+      return 0;
+    });
+    while (started->load() < 2) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+    processes.kill(victim);
+    const ChildResult left = processes.wait(std::chrono::seconds(20))[static_cast<size_t>(1 - victim)];
+    EXPECT_EQ(left.exitCode, 0) << left.message;
+    EXPECT_TRUE(mentions(left.message, "rank " + std::to_string(victim))) << left.message;
+  }
+}
 
 // Each rank makes its own call; all must get pealInvalidUsage or the news of it, naming what differs.
 void expectDisagreement(const std::string& field, const std::function<pealResult_t(pealComm_t, int)>& call) {

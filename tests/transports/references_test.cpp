@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "lib/memory/registry.h"
@@ -185,6 +186,102 @@ TEST_P(References, WithdrawingLetsGo) {
     self.endpoint.farewell(self.rank, "each has had enough");
     EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
     self.meet();
+  });
+}
+
+// What rank 1 reads in place it copies together with rank 0, each taking parts in turn.
+TEST_P(References, ReceiverAndSenderCopyTogether) {
+  const bool same = sameProcess();
+  run(2, {.slotBytes = 4096, .slots = 2}, [same](const Rank& self) {
+    constexpr size_t kLong = 1000003, kShort = 1000;
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer buffer(self.rank, 3, kLong + 64);
+    std::vector<std::byte> plain(kLong);
+    Part part;
+    for (const size_t bytes : {kLong, kShort, kLong}) {
+      if (self.rank == 0) {
+        postReference(self, 1, buffer.data + 5, bytes, digestOf(1));
+        self.meet();
+        if (bytes == kLong && !same) {
+          int parts = 0;
+          for (; link.takePart(part); ++parts) {
+            EXPECT_FALSE(link.drained());
+            std::copy_n(part.from, part.bytes, part.to);
+            link.partDone();
+            self.meet();  // rank 1 takes one
+            self.meet();
+          }
+          EXPECT_GT(parts, 2);
+        }
+        EXPECT_FALSE(link.takePart(part));
+        self.meet();
+        waitDrained(self, 1);
+        continue;
+      }
+      const std::vector<std::byte> content = pattern(0, 3, kLong + 64);
+      const std::vector<std::byte> around = pattern(1, 3, kLong + 64);
+      std::copy(around.begin(), around.end(), buffer.data);
+      expectShown(self, 0);
+      EXPECT_FALSE(link.share(plain.data())) << "memory that the peer cannot reach";
+      EXPECT_EQ(link.share(buffer.data + 3), bytes == kLong && !same);
+      EXPECT_TRUE(link.shareDone() || bytes == kLong);
+      self.meet();
+      if (bytes == kLong && !same) {
+        size_t taken = 0;
+        for (bool done = false; !done; self.meet()) {
+          self.meet();
+          if (link.takeShared(part)) {
+            std::copy_n(part.from, part.bytes, part.to);
+            ++taken;
+          }
+          done = link.shareDone();
+        }
+        EXPECT_GT(taken, 2U);
+        std::vector<std::byte> expected = around;
+        std::copy_n(content.begin() + 5, bytes, expected.begin() + 3);
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), buffer.data));
+      }
+      EXPECT_FALSE(link.takeShared(part));
+      self.meet();
+      link.release();
+    }
+    self.meet();
+  });
+}
+
+// Rank 1 gives up while rank 0 writes a part: that one ends, and rank 0 takes no other.
+TEST_P(References, NoPartIsTakenOfWithdrawnMemory) {
+  if (sameProcess()) {
+    GTEST_SKIP() << "only copies between processes are shared";
+  }
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    constexpr size_t kBytes = 300000;
+    Link& link = self.link(1 - self.rank);
+    const SharedBuffer buffer(self.rank, 3, kBytes);
+    if (self.rank == 0) {
+      Part part;
+      postReference(self, 1, buffer.data, kBytes, digestOf(0));
+      self.meet();
+      EXPECT_TRUE(link.takePart(part));
+      self.meet();
+      self.meet();  // rank 1 has waited for this part, for a moment
+      std::copy_n(part.from, part.bytes, part.to);
+      link.partDone();
+      EXPECT_FALSE(link.takePart(part));
+      self.meet();
+    } else {
+      expectShown(self, 0);
+      EXPECT_TRUE(link.share(buffer.data));
+      self.meet();
+      self.meet();
+      self.endpoint.farewell(1, "it has had enough");
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(self.endpoint.withdraw(30), -1);
+      EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(30));
+      self.meet();
+      self.meet();
+      EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
+    }
   });
 }
 

@@ -8,6 +8,8 @@
 //             announcement         owner
 //             credits, one line    peer p counts here the messages it has released from the owner
 //              per peer
+//             sharings, one line   the owner and peer p take parts here of a message of p's that both copy
+//              per peer
 //             rings, one per peer  peer p writes here the descriptors of its messages to the owner
 //   staging   one area per peer    owner: bytes of messages to that peer. The area at the owner's own
 //                                  index holds what goes to all peers at once.
@@ -27,7 +29,7 @@
 
 namespace peal::shm {
 
-inline constexpr uint64_t kMagic = 0x33306d68736c6570;  // "pelshm03"; the digits change with the layout
+inline constexpr uint64_t kMagic = 0x34306d68736c6570;  // "pelshm04"; the digits change with the layout
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
 using InlineBytes = std::array<std::byte, kInlineBytes>;
@@ -114,6 +116,36 @@ struct alignas(kLine) Withdrawal {
   std::atomic<uint32_t> done;
 };
 
+// A message that its receiver reads in place and copies together with its sender, who writes memory of the
+// receiver's (Link::share). Each takes a part by adding one to `taken`, which names the message, so that
+// nobody takes a part of an older one. The receiver writes the place first and `taken` last (release); the
+// sender takes a part (acquire) before it looks at the place, which stays until it has counted that part as
+// written.
+struct alignas(kLine) Sharing {
+  std::atomic<uint64_t> taken;    // number of the message << kPartBits | parts taken
+  std::atomic<uint64_t> offset;   // where it goes, in a region of the receiver's
+  std::atomic<uint32_t> region;   // its id
+  std::atomic<uint32_t> written;  // parts that the sender has written
+
+  static constexpr int kPartBits = 16;
+  static constexpr uint64_t kPartMask = (uint64_t{1} << kPartBits) - 1;
+  // Fewer bytes are copied before the other side has seen that it may help.
+  static constexpr size_t kLeastBytes = size_t{128} << 10;
+  // So many parts that nobody waits long for the other's last, and each worth taking.
+  static constexpr size_t kParts = 32;
+  static constexpr size_t kLeastPartBytes = size_t{32} << 10;
+  // Whole pages.
+  static constexpr size_t partBytes(size_t bytes) {
+    const size_t part = (bytes / kParts / 4096 + 1) * 4096;
+    return part < kLeastPartBytes ? kLeastPartBytes : part;
+  }
+  static constexpr uint64_t partsOf(size_t bytes) {
+    return (bytes + partBytes(bytes) - 1) / partBytes(bytes);
+  }
+};
+static_assert(Sharing::partsOf(Sharing::kLeastBytes) > 1 &&
+              Sharing::partsOf(~size_t{0} / 2) <= Sharing::kParts);
+
 // Offsets, all multiples of a line; equal on all ranks because size, slots and slotBytes are.
 class Layout {
  public:
@@ -125,8 +157,11 @@ class Layout {
   size_t stagingBytes() const { return stagingBytes_; }  // whole pages
   size_t totalBytes() const { return controlBytes_ + stagingBytes_; }
   size_t creditOffset(int peer) const { return kCreditsAt + static_cast<size_t>(peer) * sizeof(Credit); }
+  size_t sharingOffset(int peer) const {
+    return creditOffset(size_) + static_cast<size_t>(peer) * sizeof(Sharing);
+  }
   size_t ringOffset(int peer) const {
-    return creditOffset(size_) + static_cast<size_t>(peer) * slots_ * sizeof(Descriptor);
+    return sharingOffset(size_) + static_cast<size_t>(peer) * slots_ * sizeof(Descriptor);
   }
   // From the start of the staging part.
   size_t stagingOffset(int peer) const { return static_cast<size_t>(peer) * slots_ * slotBytes_; }
@@ -154,6 +189,9 @@ struct Control {
   }
   Credit& credit(const Layout& layout, int peer) const {
     return *reinterpret_cast<Credit*>(base + layout.creditOffset(peer));
+  }
+  Sharing& sharing(const Layout& layout, int peer) const {
+    return *reinterpret_cast<Sharing*>(base + layout.sharingOffset(peer));
   }
   Descriptor* ring(const Layout& layout, int peer) const {
     return reinterpret_cast<Descriptor*>(base + layout.ringOffset(peer));

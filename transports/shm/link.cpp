@@ -28,10 +28,12 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
       outRing_(controlOf(*peer.segment, peer.sameProcess).ring(station.layout, station.rank)),
       outCredit_(controlOf(own, peer.sameProcess).credit(station.layout, peerRank)),
       outStaging_(own.staging.base() + station.layout.stagingOffset(peerRank)),
+      theirSharing_(peer.segment->shared().sharing(station.layout, station.rank)),
       inRing_(controlOf(own, peer.sameProcess).ring(station.layout, peerRank)),
       inCredit_(controlOf(*peer.segment, peer.sameProcess).credit(station.layout, station.rank)),
       inStaging_(peer.segment->staging.base() + station.layout.stagingOffset(station.rank)),
       inStagingAll_(peer.segment->staging.base() + station.layout.stagingOffset(peerRank)),
+      sharing_(own.shared().sharing(station.layout, peerRank)),
       peerShared_(peer.segment->shared()),
       sameProcess_(peer.sameProcess),
       weCanRead_(peer.weCanRead),
@@ -201,6 +203,7 @@ bool ShmLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
         return false;
       }
       publishWords(Kind::Region, bytes, region->id, static_cast<uint64_t>(data - region->base), digest);
+      noteReference(data, bytes);
     } else if (region && peerCanRead_ && bytes <= slotBytes_) {
       publishWords(Kind::ProcessRead, bytes, reinterpret_cast<uint64_t>(data), 0, digest);
     } else {
@@ -228,24 +231,30 @@ bool ShmLink::tryPostOffer(const std::byte* data, size_t bytes, const Digest& di
 // for longer than withdraw() waits, while this rank gives up and frees the memory, hits pages that nobody
 // sees.
 bool ShmLink::lend(std::byte* memory, size_t bytes) {
-  lentRegion_ = 0;
-  if (!station_.directRead || sameProcess_ || bytes <= kInlineBytes) {
-    return false;
+  lentRegion_ = bytes > kInlineBytes ? sharedRegionOf(memory, bytes, lentOffset_) : 0;
+  return lentRegion_ != 0;
+}
+
+// The region of memory that the peer may write, and knows by now; 0: there is none.
+uint32_t ShmLink::sharedRegionOf(const std::byte* memory, size_t bytes, uint64_t& offset) {
+  if (!station_.directRead || sameProcess_) {
+    return 0;
   }
   const std::optional<Region> region = findRegion(memory, bytes);
   if (!region || region->fd < 0 || region->id > UINT32_MAX || !shared(*region, lastLent_)) {
-    return false;
+    return 0;
   }
-  lentRegion_ = static_cast<uint32_t>(region->id);
-  lentOffset_ = static_cast<uint64_t>(memory - region->base);
-  return true;
+  offset = static_cast<uint64_t>(memory - region->base);
+  return static_cast<uint32_t>(region->id);
 }
 
 bool ShmLink::tryPostLanded(size_t bytes, const Digest& digest) {
   if (!hasCredit()) {
     return false;
   }
-  commit(compose(Kind::Landed, bytes, digest));
+  Descriptor& descriptor = compose(Kind::Landed, 0, digest);
+  descriptor.words[0].store(bytes, std::memory_order_relaxed);
+  commit(descriptor);
   announcePost();
   return true;
 }
@@ -326,6 +335,7 @@ bool ShmLink::show(const Descriptor& descriptor) {
       return showReference(kind, descriptor) && showLoan(descriptor);
     case Kind::Landed:
       arrival_.data = nullptr;
+      arrival_.bytes = descriptor.words[0].load(std::memory_order_relaxed);
       if (loans_ == 0) {
         return malformed("it wrote where nothing was lent");
       }
@@ -427,7 +437,9 @@ bool ShmLink::copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes) {
   if (!readSocket_()) {
     refused = "it is gone";
   }
-  // Looked at after the reading, as in mayUse(): what a peer has taken back it may have changed.
+  // Looked at after the reading, as in mayUse(): what a peer has taken back it may have changed. The fence
+  // keeps the system's loads of it before this one's.
+  std::atomic_thread_fence(std::memory_order_acquire);
   if (withdrawn()) {
     return false;
   }

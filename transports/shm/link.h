@@ -51,6 +51,11 @@ class ShmLink final : public Link {
   bool tryReceive(Arrival& arrival) override;
   const Arrival* tryPeek(Arrival& /*room*/) override { return arrived() ? &arrival_ : nullptr; }
   bool pull(std::byte* to, size_t offset, size_t bytes) override;
+  bool share(std::byte* memory) override;
+  bool takeShared(Part& part) override;
+  bool shareDone() override;
+  bool takePart(Part& part) override;
+  void partDone() override;
   void release() override;
   void releaseQuietly() override;
 
@@ -74,7 +79,7 @@ class ShmLink final : public Link {
   // Whether the peer is at this rank's memory. For an owner that has withdrawn (layout.h): once false,
   // always.
   bool isUsedByPeer() const { return outCredit_.inUse.load(std::memory_order_acquire) != 0; }
-  bool hasLent() const { return loans_ != 0; }
+  bool hasLent() const { return loans_ != 0 || shares_; }
   bool inSameProcess() const { return sameProcess_; }
   bool reachesBothWays() const { return sameProcess_ || (weCanRead_ && peerCanRead_); }
   Result<void> beginRegion(uint64_t id, size_t bytes, int file);
@@ -100,6 +105,8 @@ class ShmLink final : public Link {
   const std::byte* readFromProcess(uint64_t address, uint64_t bytes);
   bool copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes);
   bool malformed(const std::string& what);
+  uint32_t sharedRegionOf(const std::byte* memory, size_t bytes, uint64_t& offset);
+  void noteReference(const std::byte* data, size_t bytes);
 
   Station& station_;
   const int peerRank_;
@@ -120,6 +127,14 @@ class ShmLink final : public Link {
   uint32_t lentRegion_ = 0;     // goes along with the next message; 0: nothing
   uint64_t lentOffset_ = 0;
   uint64_t loans_ = 0;  // sent along and not answered by Landed
+  // Long references, of which the receiver may share the copy: by their numbers modulo slots.
+  struct Referred {
+    uint64_t number = 0;
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  std::vector<Referred> referred_;  // made when first needed
+  Sharing& theirSharing_;           // in the peer's memory
   alignas(kLine) InlineBytes inline_{};
 
   // Incoming.
@@ -132,6 +147,10 @@ class ShmLink final : public Link {
   bool shown_ = false;     // arrival_ is the message number received_
   Arrival arrival_;
   uint64_t offeredAt_ = 0;  // address in the peer, if arrival_ is remote
+  Sharing& sharing_;        // in our memory
+  std::byte* sharedTo_ = nullptr;
+  uint64_t partsTaken_ = 0;  // of the shown message, by this rank
+  bool shares_ = false;      // the peer may be writing there
 
   const Control peerShared_;
   const bool sameProcess_;

@@ -74,18 +74,23 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   const Store store = hasRead ? Store::Cached : storeFor(arrayBytes);
   const bool allReduce = call.kind == pealStatAllReduce;
   const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
+  // Of one root's messages, which need not be cut alike on all ranks.
+  const bool anyLength = call.kind == pealStatBroadcast && call.choice.algorithm == Algorithm::OneShot &&
+                         context.grouping == nullptr && context.polled == nullptr;
   HostPort port(context, digest, call.type, call.op, buffers,
                 {.referenceAll = !(allReduce && call.send == call.recv) ||
                                  (context.endpoint != nullptr && context.endpoint->copiesReferences()),
                  .lend = allReduce && twoShot,
                  .next = nextOf(call, context.size, store),
                  .offer = context.reachesAll && call.choice.chunkBytes > context.endpoint->slotBytes(),
+                 .anyLength = anyLength,
                  .store = store,
                  .epilogue = call.epilogue});
   if (context.endpoint != nullptr) {
     context.endpoint->announce(digest, true);
   }
-  const size_t chunkBytes = chunkBytesOf(context, call, blocks, port);
+  const size_t chunkBytes =
+      anyLength ? std::max(arrayBytes, call.choice.chunkBytes) : chunkBytesOf(context, call, blocks, port);
   const size_t chunkCount = std::max<size_t>(1, chunkBytes / elementBytes(call.type));
   // One also for an empty array: its digest is compared too.
   const size_t rounds = std::max<size_t>(1, (blocks.longest() + chunkCount - 1) / chunkCount);

@@ -68,11 +68,17 @@ bool HostPort::receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLan
 }
 
 bool HostPort::checkArrival(int from, size_t sizeBytes, const Arrival& arrival) {
-  if (arrival.digest == digest_ && arrival.bytes == sizeBytes) [[likely]] {
+  if (arrival.digest == digest_ && fitsChunk(sizeBytes, arrival)) [[likely]] {
     return true;
   }
   waiter_.fail(unexpectedArrival(context_, digest_, from, sizeBytes, arrival), from);
   return false;
+}
+
+// Whether a message is what a chunk, or the rest of one, may come as.
+bool HostPort::fitsChunk(size_t sizeBytes, const Arrival& arrival) const {
+  return arrival.bytes == sizeBytes || (options_.anyLength && arrival.bytes > 0 &&
+                                        arrival.bytes < sizeBytes && arrival.bytes % elementBytes_ == 0);
 }
 
 // ---- references ---------------------------------------------------------------------------------------
@@ -132,7 +138,7 @@ void HostPort::drain() {
     HostContext::OpenReferences& open = context_.references[static_cast<size_t>(peer)];
     if (open.any) {
       Link& link = context_.endpoint->link(peer);
-      waiter_.until(peer, [&] { return link.drained(); });
+      waiter_.until(peer, [&] { return help(link) || link.drained(); });
       open = {};
     }
   }
@@ -222,7 +228,11 @@ void HostPort::sendOut(int to, Chunk c) {
   }
 }
 void HostPort::sendAll(Chunk c) {
-  inSlices(c, [&](Chunk slice) { sendAllFrom(slice, From::In); });
+  if (options_.anyLength && canReferenceAll(c)) {
+    sendAllFrom(c, From::In);
+  } else {
+    inSlices(c, [&](Chunk slice) { sendAllFrom(slice, From::In); });
+  }
 }
 void HostPort::sendOutAll(Chunk c) {
   if (stagedAhead_ && options_.next == Options::Next::ToAll) {
@@ -264,7 +274,11 @@ void HostPort::copySend(int to, Chunk c) {
 // ---- receiving ----------------------------------------------------------------------------------------
 
 void HostPort::recv(int from, Chunk c) {
-  inSlices(c, [&](Chunk slice) { recvSlice(from, slice); });
+  if (options_.anyLength) {
+    recvAnyLength(from, c);
+  } else {
+    inSlices(c, [&](Chunk slice) { recvSlice(from, slice); });
+  }
 }
 
 void HostPort::recvSlice(int from, Chunk c) {

@@ -36,6 +36,9 @@ class HostPort {
     // Memory that peers cannot read in place is offered to them (Link::tryPostOffer): for algorithms whose
     // messages meet recv and recvReduceAll only.
     bool offer = false;
+    // Messages are as long as their sender can make them: one where all peers read a chunk of sendAll in
+    // place, else slots; recv takes them as they come. For algorithms of sendAll, recv and copy.
+    bool anyLength = false;
     Store store = Store::Cached;       // of what this rank does not read again
     HostEpilogue* epilogue = nullptr;  // of finished chunks, where the table of port.h says (finish)
   };
@@ -93,6 +96,11 @@ class HostPort {
   template <class Each>
   void inSlices(Chunk c, Each&& each);
   void recvSlice(int from, Chunk c);
+  void recvAnyLength(int from, Chunk c);
+  bool canReferenceAll(Chunk c) const;
+  void keep(int from, Chunk c, const std::byte* data);
+  void copyTogether(int from);
+  bool help(Link& link) const;
   void recvReduceSlice(Chunk c);
   std::byte* stage(int to, size_t sizeBytes);
   void post(int to, size_t sizeBytes);
@@ -100,6 +108,7 @@ class HostPort {
   // mayLand: data may be where this rank lent memory for it already (Arrival::landed).
   bool receive(int from, size_t sizeBytes, Arrival& arrival, bool mayLand = false);
   bool checkArrival(int from, size_t sizeBytes, const Arrival& arrival);
+  bool fitsChunk(size_t sizeBytes, const Arrival& arrival) const;
   void sendFrom(int to, Chunk c, From from);
   void sendAllFrom(Chunk c, From from);
   bool canHandOver(int to, const std::byte* data, size_t sizeBytes) const;

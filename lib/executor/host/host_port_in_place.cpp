@@ -1,5 +1,6 @@
 // Chunks that need not fit a slot: the host port's agreement on whether all of an operation are handed over
-// in place (every rank has to cut its array alike), and sums of chunks that were offered.
+// in place (every rank has to cut its array alike), messages as long as their sender can make them, copies
+// that sender and receiver make together, and sums of chunks that were offered.
 #include "lib/executor/host/host_port.h"
 
 namespace peal {
@@ -49,6 +50,61 @@ bool HostPort::allInPlace(const Blocks& blocks) {
   }
   wholeChunks_ = wholeChunks_ || all;
   return all;
+}
+
+// Whether every peer reads that chunk of `in` in place.
+bool HostPort::canReferenceAll(Chunk c) const {
+  bool all = mayReference(inAt(c), bytes(c), From::In);
+  for (int step = 1; step < size() && all; ++step) {
+    all = context_.endpoint->link((rank() + step) % size()).canReference(inAt(c), bytes(c));
+  }
+  return all;
+}
+
+void HostPort::recvAnyLength(int from, Chunk c) {
+  Link& link = context_.endpoint->link(from);
+  size_t done = 0;
+  do {  // also for no elements
+    Chunk rest{c.offset + done, c.count - done};
+    Arrival arrival;
+    if (!receive(from, bytes(rest), arrival)) {
+      return;
+    }
+    rest.count = arrival.bytes / elementBytes_;
+    awaitReaders(outAt(rest), bytes(rest));
+    keep(from, rest, arrival.data);
+    link.release();
+    done += rest.count;
+  } while (done < c.count && !waiter_.failed());
+}
+
+// What has arrived goes to `out`. The sender of a reference waits, so it takes its part of the copy where it
+// has a core to do so.
+void HostPort::keep(int from, Chunk c, const std::byte* data) {
+  if (!context_.oversubscribed && context_.endpoint->link(from).share(outAt(c))) {
+    copyTogether(from);
+  } else {
+    copyBytes(outAt(c), data, bytes(c), options_.store);
+  }
+}
+
+void HostPort::copyTogether(int from) {
+  Link& link = context_.endpoint->link(from);
+  Part part;
+  while (link.takeShared(part)) {
+    copyBytes(part.to, part.from, part.bytes, options_.store);
+  }
+  waiter_.until(from, [&] { return link.shareDone(); });
+}
+
+// A part of a copy that the peer shares: false, so that a wait looks at what it waits for.
+bool HostPort::help(Link& link) const {
+  Part part;
+  while (options_.anyLength && link.takePart(part)) {
+    copyBytes(part.to, part.from, part.bytes, options_.store);
+    link.partDone();
+  }
+  return false;
 }
 
 // The sum of what has arrived from all peers. In pieces where some of it has to be copied first, or goes to
