@@ -14,7 +14,8 @@ TEST(CopyBytes, CopiesExactlyTheBytesWhateverTheAlignment) {
   reference::Random random(7);
   for (const Isa isa : reference::isas()) {
     for (const Store store : {Store::Cached, Store::Streaming}) {
-      for (const size_t bytes : {0U, 1U, 3U, 63U, 64U, 65U, 127U, 256U, 257U, 1021U, 65537U}) {
+      for (const size_t bytes :
+           {0U, 1U, 3U, 63U, 64U, 65U, 127U, 256U, 257U, 1021U, 16383U, 16384U, 16450U, 65537U, 1100003U}) {
         for (const size_t gapBytes : {0U, 1U, 8U, 33U}) {
           GuardedBuffer from(bytes, gapBytes);
           GuardedBuffer to(bytes, gapBytes / 2);
@@ -32,7 +33,7 @@ TEST(CopyBytes, CopiesExactlyTheBytesWhateverTheAlignment) {
 }
 
 TEST(CopyBytes, OntoItselfChangesNothing) {
-  std::vector<uint8_t> bytes(1021);
+  std::vector<uint8_t> bytes(40021);
   reference::Random random(8);
   for (uint8_t& byte : bytes) {
     byte = static_cast<uint8_t>(random.bits());
