@@ -236,16 +236,20 @@ Result<void> Communicator::connectHost(Exchange& exchange, Deadline deadline) {
   return here ? agreeOnReach(exchange) : Result<void>();
 }
 
-// Message sizes depend on it, so all ranks must know the same.
+// Message sizes and algorithms depend on it, so all ranks must know the same.
 Result<void> Communicator::agreeOnReach(Exchange& exchange) {
   const bool reaches = endpoint_->reachesAll() && endpoint_->slotBytes() >= kDirectLeastSlotBytes;
-  const Result<std::vector<std::vector<std::byte>>> all = exchange.allGather({std::byte{reaches}});
+  const Result<std::vector<std::vector<std::byte>>> all =
+      exchange.allGather({std::byte{reaches}, std::byte{context_.oversubscribed}});
   if (!all) {
     return all.error();
   }
-  context_.reachesAll = std::all_of(all->begin(), all->end(), [](const std::vector<std::byte>& one) {
-    return one.size() == 1 && one.front() == std::byte{1};
-  });
+  const auto said = [](size_t place) {
+    return
+        [place](const std::vector<std::byte>& one) { return one.size() == 2 && one[place] == std::byte{1}; };
+  };
+  context_.reachesAll = std::all_of(all->begin(), all->end(), said(0));
+  crowded_ = std::any_of(all->begin(), all->end(), said(1));
   return {};
 }
 
