@@ -11,6 +11,8 @@ namespace peal::bench {
 
 constexpr int kDeviceAuto = -2;  // --device auto: local rank k is on GPU k modulo their number
 
+// Before ranks exist: refuses the command line if this build has no CUDA, once for all ranks.
+void expectGpus();
 // The device of a rank; asks CUDA only if `device` is kDeviceAuto. Call it in the rank's own process.
 int chooseDevice(int device, int localRank);
 std::string deviceName(int device);

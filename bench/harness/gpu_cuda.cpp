@@ -20,6 +20,8 @@ cudaStream_t cudaStream(const DeviceStream& stream) {
 
 }  // namespace
 
+void expectGpus() {}  // whoever asks CUDA before it forks has broken it for its children
+
 int chooseDevice(int device, int localRank) {
   if (device != kDeviceAuto) {
     return device;
@@ -27,7 +29,9 @@ int chooseDevice(int device, int localRank) {
   int count = 0;
   checkCuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (count == 0) {
-    throw tools::UsageError("--device auto: this machine has no GPU.");
+    throw tools::UsageError(
+        "--device auto: CUDA sees no GPU here (CUDA_VISIBLE_DEVICES?). Without --device host memory is "
+        "measured.");
   }
   return localRank % count;
 }

@@ -26,6 +26,7 @@ int runAll(const Collective& collective, const Options& options) {
     setup.threadInit = tools::ThreadInit::EachItself;
   }
   if (options.device != PEAL_DEVICE_HOST) {
+    expectGpus();
     setup.device = [&](const tools::RankContext& ranks) {
       return chooseDevice(options.device, ranks.localRank);
     };

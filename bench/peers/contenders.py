@@ -5,6 +5,7 @@ batch, so that contenders can take turns within one run. driver.h has the comman
 """
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import shutil
@@ -233,12 +234,27 @@ def make_contenders(build, peers, floors, say):
 # ---- running ones ----------------------------------------------------------------------------------------------------
 
 
+SHARED = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+PREFIX = "peal-peers-"
+
+
+@functools.lru_cache(maxsize=None)
+def _clear_stale():
+    """Removes what a killed coordinator left: folders whose name has the id of a process that is gone. A living one's
+    disappear at its first answer, when all ranks have mapped what is in them."""
+    for name in os.listdir(SHARED):
+        owner = name[len(PREFIX):].split("-", 1)[0] if name.startswith(PREFIX) else ""
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(os.path.join(SHARED, name), ignore_errors=True)
+
+
 class Session:
     """A contender's processes at one number of ranks. A context manager: they end with it, whatever happens."""
 
     def __init__(self, contender, ranks):
         self.contender, self.ranks = contender, ranks
-        self._folder = tempfile.mkdtemp(prefix="peal-peers-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        _clear_stale()
+        self._folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED)
         self._processes, self._line, self._buffer = [], None, b""
         try:
             self._line = self._meet(os.path.join(self._folder, "meeting"))

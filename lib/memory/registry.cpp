@@ -55,9 +55,9 @@ struct Registry {
   // transports before they use what they remember.
   std::atomic<uint64_t> generation{1};
 
-  void sortRanges() {
-    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.base < b.base; });
-    for (size_t i = 0; i < ranges.size(); ++i) {
+  // After a change at that place: what lies before it reaches as far as it did.
+  void reachFrom(size_t place) {
+    for (size_t i = place; i < ranges.size(); ++i) {
       const size_t before = i == 0 ? 0 : ranges[i - 1].reach;
       ranges[i].reach = ranges[before].end() > ranges[i].end() ? before : i;
     }
@@ -145,8 +145,10 @@ Result<uint64_t> registerRange(const void* base, size_t bytes) {
   Registry& table = registry();
   const std::unique_lock lock(table.mutex);
   const uint64_t id = table.nextId++;
-  table.ranges.push_back({id, addressOf(base), bytes, 0});
-  table.sortRanges();
+  const auto after = std::upper_bound(table.ranges.begin(), table.ranges.end(), addressOf(base),
+                                      [](uintptr_t at, const Range& range) { return at < range.base; });
+  const auto placed = table.ranges.insert(after, {id, addressOf(base), bytes, 0});
+  table.reachFrom(static_cast<size_t>(placed - table.ranges.begin()));
   table.count.fetch_add(1, std::memory_order_relaxed);
   return id;
 }
@@ -154,11 +156,14 @@ Result<uint64_t> registerRange(const void* base, size_t bytes) {
 Result<void> deregisterRange(uint64_t id) {
   Registry& table = registry();
   const std::unique_lock lock(table.mutex);
-  if (std::erase_if(table.ranges, [id](const Range& range) { return range.id == id; }) == 0) {
+  const auto found = std::find_if(table.ranges.begin(), table.ranges.end(),
+                                  [id](const Range& range) { return range.id == id; });
+  if (found == table.ranges.end()) {
     return Error{pealInvalidArgument,
                  fmt::format("registration {} does not exist, or was given back before", id)};
   }
-  table.sortRanges();
+  const auto next = table.ranges.erase(found);
+  table.reachFrom(static_cast<size_t>(next - table.ranges.begin()));
   table.count.fetch_sub(1, std::memory_order_relaxed);
   table.generation.fetch_add(1, std::memory_order_release);
   return {};

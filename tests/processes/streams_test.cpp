@@ -1,4 +1,6 @@
 // Host streams and events: order, overlap, errors.
+#include <sched.h>
+
 #include <atomic>
 
 #include "tests/processes/ranks.h"
@@ -39,6 +41,32 @@ TEST(Streams, RunInOrderAndBesideTheCaller) {
   EXPECT_EQ(after.load(), 1);
   EXPECT_EQ(pealStreamQuery(stream), pealSuccess);
   PEAL_EXPECT_OK(pealStreamDestroy(stream));
+}
+
+// A stream's worker may run where its maker may, also if that is less than the machine.
+TEST(Streams, StayOnTheProcessorsOfTheirMaker) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &before)) {
+      continue;
+    }
+    cpu_set_t one, seen;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    CPU_ZERO(&seen);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    pealStream_t stream = nullptr;
+    PEAL_EXPECT_OK(pealStreamCreate(&stream));
+    const auto look = [](void* set) {
+      sched_getaffinity(0, sizeof(cpu_set_t), static_cast<cpu_set_t*>(set));
+    };
+    PEAL_EXPECT_OK(pealStreamLaunchHostFunc(stream, look, &seen));
+    PEAL_EXPECT_OK(pealStreamSynchronize(stream));
+    PEAL_EXPECT_OK(pealStreamDestroy(stream));
+    EXPECT_TRUE(CPU_EQUAL(&seen, &one)) << "processor " << cpu;
+  }
+  sched_setaffinity(0, sizeof before, &before);
 }
 
 TEST(Streams, AnEventHoldsAnotherStreamBack) {
