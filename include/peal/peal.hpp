@@ -369,6 +369,8 @@ class Communicator {
     check(pealCommGetStats(handle(), &stats));
     return stats;
   }
+  // Of the collectives from now on; nullptr: what PEAL_ALGO says.
+  void forceAlgorithm(const char* algorithm) { check(pealCommForceAlgorithm(handle(), algorithm)); }
   // The first error that any operation met, those on streams included; pealInProgress while one runs.
   pealResult_t asyncError() const {
     pealResult_t state = pealSuccess;

@@ -403,6 +403,20 @@ pealResult_t pealCommUserRank(const pealComm_t comm, int* rank) {
   return query("pealCommUserRank", comm, rank, "rank", [](Communicator& c) { return c.rank(); });
 }
 
+pealResult_t pealCommForceAlgorithm(pealComm_t comm, const char* algorithm) {
+  return guarded([&]() -> Result<void> {
+    PEAL_TRY(checkComm("pealCommForceAlgorithm", comm));
+    if (Group::ofThisThread().active()) {
+      return Error{
+          pealInvalidUsage,
+          "pealCommForceAlgorithm: not between pealGroupStart and pealGroupEnd, where calls are issued "
+          "at the end. Call it before the group."};
+    }
+    const CommUse use(*comm);
+    return comm->comm->forceAlgorithm(algorithm);
+  });
+}
+
 pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* stats) {
   return query("pealCommGetStats", comm, stats, "stats", [](Communicator& c) { return c.stats(); });
 }

@@ -102,12 +102,26 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
           .reachesAll = context_.reachesAll && !collective.op.preMultiply && collective.epilogue == nullptr &&
                         !(crowded_ && collective.kind == pealStatAllReduce),
-          .forced = configuration()->text(Knob::Algorithm),
+          .forced = forced_.empty() ? configuration()->text(Knob::Algorithm) : forced_,
           .oneShotMostBytes = crowded_ ? crowdedOneShotMostBytes(size()) : 0,
           .nodes = context_.grouping,
           .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
           .burst = endpoint_ != nullptr ? endpoint_->burst() : 1,
           .links = links_ ? &*links_ : nullptr};
+}
+
+Result<void> Communicator::forceAlgorithm(const char* algorithm) {
+  if (algorithm != nullptr && !isAlgorithmName(algorithm)) {
+    return Error{pealInvalidArgument,
+                 fmt::format("pealCommForceAlgorithm: \"{}\" is no algorithm; there are: {}.", algorithm,
+                             algorithmNames())};
+  }
+  forced_ = algorithm != nullptr ? algorithm : "";
+  choices_.clear();  // both are of what was asked for before
+  for (Known& known : known_) {
+    known.collective.reset();
+  }
+  return {};
 }
 
 // On several nodes predictions are asked once for each size.

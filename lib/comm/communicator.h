@@ -122,6 +122,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string lastMessage();
   pealCommStats_t stats();
 
+  // Of the collectives that are issued from now on; nullptr: what PEAL_ALGO says. Called by the thread that
+  // uses the communicator.
+  Result<void> forceAlgorithm(const char* algorithm);
+
   Result<pealRedOp_t> addOp(const UserOp& op);
   Result<void> removeOp(pealRedOp_t op);
   // Whether a non built-in op exists and is of that type.
@@ -180,6 +184,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::optional<Collective> collective;
   };
   std::array<Known, 8> known_;
+  std::string forced_;  // the algorithm that the caller asked for; empty: PEAL_ALGO's
   // Choices between nodes, which take the tuner many predictions; by collective and bytes.
   std::map<std::pair<int, size_t>, Choice> choices_;
 

@@ -139,4 +139,13 @@ std::vector<FabricCandidate> configuredFabrics() {
   return allowed;
 }
 
+ExpectedNetwork expectedNetwork(const FabricOptions& options) {
+  for (const FabricCandidate& candidate : configuredFabrics()) {
+    if (const Result<std::unique_ptr<Fabric>> opened = candidate.open(options)) {
+      return {candidate.name, (*opened)->slotBytes(options.slotBytes), (*opened)->burst()};
+    }
+  }
+  return {.name = {}, .slotBytes = options.slotBytes};
+}
+
 }  // namespace peal

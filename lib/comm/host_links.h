@@ -40,4 +40,13 @@ Result<std::unique_ptr<NetworkEndpoint>> connectNodes(Exchange& exchange, const 
 // What PEAL_TRANSPORT allows, best first.
 std::vector<FabricCandidate> configuredFabrics();
 
+// What would carry messages between nodes if all of them were like this machine, and how calls are cut for it
+// (as of an endpoint). Without a name: nothing could.
+struct ExpectedNetwork {
+  std::string name;
+  size_t slotBytes = 0;
+  int burst = 1;
+};
+ExpectedNetwork expectedNetwork(const FabricOptions& options);
+
 }  // namespace peal

@@ -59,10 +59,11 @@ Result<std::string> explainChoice(const ExplainQuestion& question) {
                             .bytes = question.bytes,
                             .size = ranks,
                             .deterministic = configuration()->integer(Knob::Deterministic) != 0,
-                            .slotBytes = static_cast<size_t>(configuration()->integer(Knob::SlotBytes)),
+                            .slotBytes = question.slotBytes,
                             .forced = configuration()->text(Knob::Algorithm),
                             .nodes = question.nodes > 1 ? &nodes : nullptr,
                             .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
+                            .burst = question.burst,
                             .links = &links};
   const Result<Choice> choice = choose(asked);
   if (!choice) {
@@ -71,6 +72,14 @@ Result<std::string> explainChoice(const ExplainQuestion& question) {
   const std::vector<Candidate> all = candidates(asked);
   std::string reason = asked.forced == "auto" ? reasonFor(asked, *choice, all)
                                               : fmt::format("PEAL_ALGO={} forces it", asked.forced);
+  if (question.nodes > 1) {
+    reason += question.network.empty() ? "; no network between nodes can be used here"
+              : question.burst == 1    ? fmt::format("; between nodes over {}", question.network)
+                                       : fmt::format(
+                                             "; between nodes over {}, where {} messages of {} bytes are "
+                                                "best handed over together",
+                                             question.network, question.burst, question.slotBytes);
+  }
   if (!known && !described.empty()) {
     reason += "; the link costs are those that PEAL_TOPOLOGY_FILE describes, and assumed where it is silent";
   } else if (!known) {

@@ -13,9 +13,13 @@ struct ExplainQuestion {
   size_t bytes = 0;        // of the whole array
   int nodes = 1;
   int ranksPerNode = 1;
+  // Between nodes: its name, if there is one, and of its endpoint.
+  std::string network;
+  size_t slotBytes = 65536;
+  int burst = 1;
 };
 
-// JSON, by this process's configuration: PEAL_ALGO, PEAL_DETERMINISTIC, slots, and the link costs of
+// JSON, by this process's configuration: PEAL_ALGO, PEAL_DETERMINISTIC, PEAL_SLOTS, and the link costs of
 // PEAL_TUNER_FILE; without that file those that the topology of PEAL_TOPOLOGY_FILE describes, or assumed
 // ones, and the text says so.
 Result<std::string> explainChoice(const ExplainQuestion& question);

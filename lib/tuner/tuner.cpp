@@ -158,6 +158,19 @@ const char* algorithmName(Algorithm algorithm) {
   return kNames[static_cast<size_t>(algorithm)];
 }
 
+bool isAlgorithmName(std::string_view name) {
+  return name == "auto" || std::any_of(kFamilies.begin(), kFamilies.end(),
+                                       [&](Algorithm family) { return name == algorithmName(family); });
+}
+
+std::string algorithmNames() {
+  std::string names = "auto";
+  for (const Algorithm family : kFamilies) {
+    names += fmt::format(", {}", algorithmName(family));
+  }
+  return names;
+}
+
 std::vector<Candidate> candidates(const TunerQuestion& question) {
   // Without several nodes every rank's links are inside its one node.
   std::vector<int> table(groupingTableSize(static_cast<size_t>(question.size)));
@@ -234,8 +247,8 @@ Result<Choice> choose(const TunerQuestion& question) {
   }
   return Error{
       pealInvalidUsage,
-      fmt::format("PEAL_ALGO={} is not legal for this operation{}; legal are: {}. Unset PEAL_ALGO to "
-                  "let the tuner choose.",
+      fmt::format("PEAL_ALGO={} is not legal for this operation{}; legal are: {}. To let the tuner "
+                  "choose, unset PEAL_ALGO, or end what pealCommForceAlgorithm asked for by \"auto\".",
                   question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
 }
 

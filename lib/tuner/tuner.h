@@ -18,6 +18,9 @@
 namespace peal {
 
 const char* algorithmName(Algorithm algorithm);
+// What PEAL_ALGO takes, "auto" included.
+bool isAlgorithmName(std::string_view name);
+std::string algorithmNames();
 
 struct TunerQuestion {
   int kind = 0;      // pealStatAllReduce ... pealStatBarrier

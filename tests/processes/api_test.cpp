@@ -294,6 +294,54 @@ TEST(Api, SplitOutlastsASmallTimeoutOfTheParent) {
   });
 }
 
+// By what three ranks send: all of the array to each other rank, or a third of it twice. The same call again
+// and again, so that nothing of an earlier choice is kept.
+TEST(Api, AnAlgorithmCanBeForcedCallByCall) {
+  constexpr size_t kCount = 3000;
+  pealConfig_t deterministic = PEAL_CONFIG_INITIALIZER;
+  deterministic.deterministic = 1;
+  const auto sentBy = [](pealComm_t comm, const char* algorithm) {
+    pealCommStats_t before, after;
+    std::vector<float> data(kCount, 1.0F);
+    PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, algorithm));
+    PEAL_EXPECT_OK(pealCommGetStats(comm, &before));
+    PEAL_EXPECT_OK(pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, nullptr));
+    PEAL_EXPECT_OK(pealCommGetStats(comm, &after));
+    EXPECT_EQ(data, std::vector<float>(kCount, 3.0F));
+    return after.bytesSent[pealStatAllReduce] - before.bytesSent[pealStatAllReduce];
+  };
+  runAsProcesses(3, [&](pealComm_t comm, int) {
+    for (int turn = 0; turn < 2; ++turn) {
+      EXPECT_EQ(sentBy(comm, "one_shot"), kCount * 4 * 2);
+      EXPECT_EQ(sentBy(comm, "ring"), kCount * 4 * 4 / 3);
+      EXPECT_EQ(sentBy(comm, "one_shot"), kCount * 4 * 2);
+      EXPECT_EQ(sentBy(comm, "two_shot"), kCount * 4 * 4 / 3);
+    }
+    EXPECT_EQ(sentBy(comm, "auto"), sentBy(comm, nullptr));
+    EXPECT_EQ(pealCommForceAlgorithm(comm, "rings"), pealInvalidArgument);
+    EXPECT_NE(std::string(pealGetLastError(nullptr)).find("hierarchical, tree, one_shot, two_shot, ring"),
+              std::string::npos)
+        << pealGetLastError(nullptr);
+    PEAL_EXPECT_OK(pealGroupStart());
+    EXPECT_EQ(pealCommForceAlgorithm(comm, "ring"), pealInvalidUsage);
+    PEAL_EXPECT_OK(pealGroupEnd());
+  });
+  runAsProcesses(
+      2,
+      [&](pealComm_t comm, int) {
+        float value = 1;
+        PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, "ring"));
+        EXPECT_EQ(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, nullptr), pealInvalidUsage);
+        EXPECT_NE(std::string(pealGetLastError(nullptr)).find("legal are: one_shot, two_shot"),
+                  std::string::npos)
+            << pealGetLastError(nullptr);
+        PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, "two_shot"));
+        PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, nullptr));
+        EXPECT_EQ(value, 2);
+      },
+      deterministic);
+}
+
 TEST(Api, StatsCountCallsAndBytes) {
   runAsProcesses(4, [](pealComm_t comm, int) {
     std::vector<float> data(4000, 1.0F);

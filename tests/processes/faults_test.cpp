@@ -273,6 +273,20 @@ TEST(RanksDisagree, OnTheCountsOfAVForm) {
   });
 }
 
+TEST(RanksDisagree, OnAForcedAlgorithm) {
+  runAsProcesses(
+      2,
+      [](pealComm_t comm, int rank) {
+        std::vector<float> data(100000, 1.0F);
+        PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, rank == 0 ? "ring" : "two_shot"));
+        const pealResult_t result =
+            pealAllReduce(data.data(), data.data(), data.size(), pealFloat32, pealSum, comm, nullptr);
+        EXPECT_TRUE(result == pealInvalidUsage || result == pealRemoteError) << result;
+        EXPECT_TRUE(mentions(pealGetLastError(comm), "the algorithm is")) << pealGetLastError(comm);
+      },
+      withTimeout(20000));
+}
+
 TEST(RanksDisagree, OnASendsCount) {
   runAsProcesses(
       2,

@@ -192,9 +192,9 @@ class PealInfo(unittest.TestCase):
             with open(path, "w", encoding="ascii") as file:
                 file.write("".join(f"{where}_{what} 1\n" for where in ("inside", "between")
                                    for what in ("latency_us", "gap_us", "us_per_byte")))
-            answer = json.loads(run(*call, "--json", PEAL_TUNER_FILE=path, PEAL_ALGO="ring").stdout)
+            answer = json.loads(run(*call, "--json", PEAL_TUNER_FILE=path, PEAL_ALGO="ring", PEAL_TRANSPORT="tcp").stdout)
         self.assertTrue(answer["links"]["measured"])
-        self.assertEqual((answer["chosen"], answer["reason"]), ("ring", "PEAL_ALGO=ring forces it"))
+        self.assertEqual((answer["chosen"], answer["reason"]), ("ring", "PEAL_ALGO=ring forces it; between nodes over tcp"))
         times = [candidate["predictedUs"] for candidate in answer["candidates"]]
         self.assertEqual(times, sorted(times))
         with tempfile.TemporaryDirectory() as folder:
@@ -206,6 +206,13 @@ class PealInfo(unittest.TestCase):
         self.assertEqual((answer["links"]["measured"], answer["links"]["described"]), (False, True))
         self.assertAlmostEqual(answer["links"]["between"]["usPerByte"], 1 / 8000)
         self.assertIn("PEAL_TOPOLOGY_FILE describes", answer["reason"])
+        # One rank on each node: cut as a communicator cuts it, for what carries it there.
+        apart = ("--explain", "all_reduce", "16M", "--nodes", "2", "--ranks-per-node", "1", "--json")
+        answer = json.loads(run(*apart, PEAL_TRANSPORT="tcp").stdout)
+        self.assertEqual((answer["chosen"], answer["candidates"][0]["chunkBytes"]), ("two_shot", 4 * 131072))
+        self.assertNotIn("hierarchical", [candidate["algorithm"] for candidate in answer["candidates"]])
+        self.assertIn("between nodes over tcp, where 4 messages of 131072 bytes", answer["reason"])
+        self.assertIn("between nodes over tcp;", json.loads(run(*call, "--json", PEAL_TRANSPORT="tcp").stdout)["reason"])
         deterministic = run(*call, PEAL_DETERMINISTIC="1", PEAL_ALGO="tree")
         self.assertIn("legal are: one_shot, two_shot", deterministic.stderr)
         for wrong in (("all_to_all", "1K"), ("all_reduce", "many")):

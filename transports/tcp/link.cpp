@@ -7,20 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <utility>
 
 namespace peal::tcp {
 namespace {
 
-constexpr size_t kLine = 64;
 constexpr size_t kPiecesMost = 16;  // of one call of the system
-
-void freeAligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{kLine}); }
-
-Memory allocateAligned(size_t bytes) {
-  return {static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kLine})), &freeAligned};
-}
 
 }  // namespace
 
@@ -29,7 +21,7 @@ TcpLink::TcpLink(Station& station, PeerSocket peer)
       peer_(std::move(peer)),
       slots_(static_cast<uint64_t>(station.options.slots)),
       slotBytes_(station.options.slotBytes),
-      outStride_(kLine + slotBytes_),
+      outStride_(kCacheLineBytes + slotBytes_),
       outMemory_(allocateAligned(slots_ * outStride_)),
       outgoing_(slots_),
       inMemory_(allocateAligned(slots_ * slotBytes_)),
@@ -97,7 +89,7 @@ std::byte* TcpLink::tryStage(size_t bytes) {
                         fmt::format("a message of {} bytes does not fit a slot of {}", bytes, slotBytes_)});
     return nullptr;
   }
-  return hasSlot() ? slotMemory(posted_) + kLine : nullptr;
+  return hasSlot() ? slotMemory(posted_) + kCacheLineBytes : nullptr;
 }
 
 void TcpLink::writeHeader(std::byte* to, Kind kind, size_t bytes, const Digest& digest) {
@@ -110,7 +102,7 @@ void TcpLink::writeHeader(std::byte* to, Kind kind, size_t bytes, const Digest& 
 }
 
 void TcpLink::post(size_t bytes, const Digest& digest) {
-  submit(slotMemory(posted_) + kLine, bytes, false, digest);
+  submit(slotMemory(posted_) + kCacheLineBytes, bytes, false, digest);
 }
 
 bool TcpLink::canReference(const std::byte* /*data*/, size_t bytes) { return bytes <= slotBytes_; }
@@ -125,7 +117,7 @@ bool TcpLink::tryPostReference(const std::byte* data, size_t bytes, const Digest
 
 // The header lies right before staged data, so that both are one piece.
 void TcpLink::submit(const std::byte* data, size_t bytes, bool isReference, const Digest& digest) {
-  std::byte* header = slotMemory(posted_) + kLine - kHeaderBytes;
+  std::byte* header = slotMemory(posted_) + kCacheLineBytes - kHeaderBytes;
   writeHeader(header, Kind::Data, bytes, digest);
   creditSent_ = received_;
   outgoing(posted_) = {header, data, bytes, isReference};

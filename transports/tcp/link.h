@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/memory/aligned.h"
 #include "transports/fabric.h"
 #include "transports/tcp/wire.h"
 
@@ -36,9 +37,6 @@ struct Station {
 
 // Whether a call that failed is to be made again later.
 inline bool wouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-// Aligned to cache lines.
-using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
 
 class TcpLink final : public Link {
  public:
@@ -128,7 +126,7 @@ class TcpLink final : public Link {
 
   // Outgoing. Messages up to `written_` are the system's, and `sent_` bytes of the next, header included.
   const size_t outStride_;
-  const Memory outMemory_;
+  const AlignedMemory outMemory_;
   std::vector<Outgoing> outgoing_;
   uint64_t posted_ = 0;
   uint64_t written_ = 0;
@@ -143,7 +141,7 @@ class TcpLink final : public Link {
   bool leavesNext_ = false;  // a farewell goes once the credit that has begun is through
 
   // Incoming. Messages up to `received_` have been released, up to `arrived_` they are whole.
-  const Memory inMemory_;
+  const AlignedMemory inMemory_;
   std::vector<std::byte*> freeSlots_;
   std::vector<Incoming> incoming_;  // by number
   uint64_t received_ = 0;

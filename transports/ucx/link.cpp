@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 namespace peal::ucx {
 namespace {
 
-constexpr size_t kLine = 64;
 // Below this a message is copied out of UCX's memory even where it may be kept: that costs less.
 constexpr size_t kKeepLeastBytes = 4096;
-
-void freeAligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{kLine}); }
 
 // What a message costs of a socket's memory beside its bytes, generously: UCX's and peal's headers, and the
 // system's own for each.
@@ -23,10 +19,6 @@ constexpr size_t kMessageOverheadBytes = 2048;
 uint64_t creditStepFor(const FabricOptions& options, const Card& peer) {
   const uint64_t fits = peer.socketBytes / (options.slotBytes + kMessageOverheadBytes);
   return std::max<uint64_t>(1, std::min(static_cast<uint64_t>(options.slots) / 2, fits / 2));
-}
-
-Memory allocateAligned(size_t bytes) {
-  return {static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kLine})), &freeAligned};
 }
 
 }  // namespace

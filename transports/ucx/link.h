@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/memory/aligned.h"
 #include "transports/fabric.h"
 #include "transports/ucx/table.h"
 #include "transports/ucx/wire.h"
@@ -23,9 +24,6 @@ namespace peal::ucx {
 inline constexpr unsigned kMessageId = 1;
 
 class UcxLink;
-
-// Aligned to cache lines.
-using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
 
 // What the links of a fabric have in common.
 struct Station {
@@ -127,7 +125,7 @@ class UcxLink final : public Link {
 
   // Outgoing.
   const size_t outStride_;
-  const Memory outMemory_;
+  const AlignedMemory outMemory_;
   std::vector<Send> sends_;
   uint64_t posted_ = 0;
   uint64_t peerReleased_ = 0;
@@ -138,7 +136,7 @@ class UcxLink final : public Link {
   Send control_;
 
   // Incoming.
-  const Memory inMemory_;
+  const AlignedMemory inMemory_;
   std::vector<Incoming> incoming_;
   uint64_t received_ = 0;    // released messages
   uint64_t arrived_ = 0;     // messages in slots, and those that were
