@@ -75,7 +75,7 @@ struct StateOfShard {
   explicit StateOfShard(size_t count) : master(count, 0.5f), moment1(count), moment2(count) {}
   pealAdamw_t view() {
     return {0.9, 0.95, 1e-8, master.data(), moment1.data(), moment2.data(), master.size(), nullptr, 0,
-            0,   0,    0,    &control};
+            0,   0,    0,    &control,      nullptr};
   }
   std::vector<float> master, moment1, moment2;
   pealAdamwControl_t control{0, 1e-3, 1.0 / 64, 0, 0};

@@ -59,6 +59,9 @@ typedef struct {
   uint64_t seed;
   uint64_t firstIndex;
   pealAdamwControl_t* control;
+  /* pealReduceAdamwGather: where this rank's block of sums (bf16, count elements) is kept, too; NULL:
+   * nowhere. May be this rank's block of `gradients` where `weights` is another array. */
+  void* reduced;
 } pealAdamw_t;
 
 /* One update of state->count elements: gradient and weight (both bf16) may be the same array. device:

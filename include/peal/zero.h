@@ -65,7 +65,7 @@ typedef enum {
    * stochasticRounding. */
   pealZeroMasterRemainder = 1,
   /* The weights are fp32 and their own masters, K = 8: read with pealZeroWeightsFp32. Gradients are fp32, too
-   * (reduceType). Frozen parameters are fp32 with values that bf16 can hold. On host memory. */
+   * (reduceType). Frozen parameters are fp32 with values that bf16 can hold. */
   pealZeroMasterIsWeight = 2,
 } pealZeroMasterFormat_t;
 
@@ -120,8 +120,7 @@ typedef struct pealZeroOptions {
   int gathersInFlight;
   /* Stages 0 to 2, 1: at the end of the first step buckets are filled anew, in the order in which gradients
    * became ready in its first micro-batch on rank 0, so that each is complete early even if parameters were
-   * registered in another order. Values do not change. No bucket gets larger than the largest was. On
-   * host memory; on GPUs buckets stay as they are. */
+   * registered in another order. Values do not change. No bucket gets larger than the largest was. */
   int rebuildBuckets;
   /* 1: a step whose reduced gradient is infinite or NaN somewhere is skipped. 0: it is made all the same, and
    * the report's gradientNorm is NaN: for announced steps, below. */
@@ -144,13 +143,18 @@ typedef struct pealZeroOptions {
 /* Collective over comm, which stays the caller's and may be destroyed before or after. */
 PEAL_API pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOptions_t* options);
 
+/* Whether pealZeroCreate takes these options, as far as they do not depend on the communicator: for a program
+ * that wants to know before it starts its ranks. Local. */
+PEAL_API pealResult_t pealZeroCheckOptions(const pealZeroOptions_t* options);
+
 /* Waits for what is running, then frees. In the middle of a step, or after a failure, it aborts instead: the
  * other ranks get pealRemoteError, and nobody waits for a rank that gave up. Local. zero may be NULL. */
 PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
 
-/* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate and
- * pealZeroPlan. Valid until the next call. Never NULL; "" if none. After an error of a collective the engine
- * refuses everything but pealZeroDestroy with that error: the ranks are no longer in step. */
+/* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate,
+ * pealZeroCheckOptions and pealZeroPlan. Valid until the next call. Never NULL; "" if none. After an error of
+ * a collective the engine refuses everything but pealZeroDestroy with that error: the ranks are no longer in
+ * step. */
 PEAL_API const char* pealZeroGetLastError(pealZero_t zero);
 
 /* AdamW's numbers of a group of parameters. Start from PEAL_ZERO_GROUP_INITIALIZER: learningRateFactor 1, and
@@ -222,9 +226,9 @@ PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
  * this page says that weights are there or that a gradient is written, it means what is in that stream when
  * the call returns, or was when it was made. Collectives run on a stream of the engine's own, and each side
  * waits for the other by events. pealZeroStep, and what reads values, wait for the device. First values and
- * values that are read are the host's. Not into CUDA graphs. On host memory only so far: shardGroup,
- * pealZeroMasterRemainder, pealZeroReduceFp32. communicationSeconds counts while pealZeroSetTrace is on (a
- * clock is a host function in the stream), waitSeconds is what calls wait for the device. */
+ * values that are read are the host's. Not into CUDA graphs. pealZeroExpectStep makes the first bucket that
+ * is fused wait for the other ranks' hosts. communicationSeconds counts while pealZeroSetTrace is on (a clock
+ * is a host function in the stream), waitSeconds is what calls wait for the device. */
 
 /* stream: the CUDA stream on which the caller computes, cast as for pealAllReduce; of the rank's device, and
  * not captured. NULL, as without this call: the default stream. Before pealZeroSeal. Ranks of one process
@@ -498,7 +502,7 @@ typedef struct pealZeroPlanInput {
   uint64_t buckets;        /* their number; 0: from bucketBytes */
   uint64_t bucketElements; /* the largest bucket; 0: from bucketBytes */
   int bucketSlots;         /* default 2 */
-  uint64_t units;          /* stage 3: how many; 0: not known, then no buffers are counted for them */
+  uint64_t units;          /* stage 3: how many; 0: not known: with unitElements 0 the model is one unit */
   uint64_t keptUnits;      /* of them not resharded after forward, when reshardAfterForward is 1 */
   uint64_t unitElements;   /* the largest unit, with its frozen parameters; 0: all / units, rounded up */
   uint64_t unitTrained;    /* trained elements of the unit that has most; 0: as many as unitElements */

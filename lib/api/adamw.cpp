@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -71,6 +72,10 @@ Result<void> checkState(const char* function, const void* gradient, const void* 
                                          array.alignment));
     }
   }
+  if (!isAligned(state->reduced, 2)) {
+    return wrong(function,
+                 fmt::format("state->reduced is {}, which is not a multiple of 2.", state->reduced));
+  }
   return {};
 }
 
@@ -109,8 +114,11 @@ class HostStep final : public HostEpilogue {
     return !skips_;
   }
   void apply(std::byte* sum, std::byte* out, Chunk c) override {
-    update(reinterpret_cast<const uint16_t*>(sum), reinterpret_cast<uint16_t*>(out), c.offset - shardStart_,
-           c.count);
+    const uint64_t first = c.offset - shardStart_;
+    if (state_.reduced != nullptr) {
+      std::memcpy(static_cast<uint16_t*>(state_.reduced) + first, sum, c.count * sizeof(uint16_t));
+    }
+    update(reinterpret_cast<const uint16_t*>(sum), reinterpret_cast<uint16_t*>(out), first, c.count);
   }
   // Elements [first, first + count) of the shard; gradient and weight are the first one's.
   void update(const uint16_t* gradient, uint16_t* weight, uint64_t first, uint64_t count) {

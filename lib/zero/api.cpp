@@ -72,6 +72,12 @@ pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOpt
   });
 }
 
+pealResult_t pealZeroCheckOptions(const pealZeroOptions_t* options) {
+  return guard(nullptr, __func__, [&]() -> Result<void> {
+    return options == nullptr ? Result<void>(nullArgument("options")) : Engine::checkOptions(*options);
+  });
+}
+
 pealResult_t pealZeroDestroy(pealZero_t zero) {
   delete zero;
   return pealSuccess;

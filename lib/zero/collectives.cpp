@@ -203,13 +203,6 @@ Result<void> Collectives::divide(pealComm_t parent, int shardGroup) {
   if (shardGroup == 0 || shardGroup == all_.ranks) {
     return {};
   }
-  if (!device_->isHost()) {
-    return Error{
-        pealInvalidUsage,
-        fmt::format("shard groups are on host memory only so far: the engine's shardGroup is {} of {} "
-                    "ranks, and its communicator is on GPUs; use shardGroup 0",
-                    shardGroup, all_.ranks)};
-  }
   PEAL_TRY(take(group_, split(all_, all_.rank / shardGroup, "zero-group")));
   return take(replicas_, split(all_, all_.rank % shardGroup, "zero-replicas"));
 }
@@ -364,15 +357,14 @@ Result<void> Collectives::allGather(Among among, Purpose purpose, const void* fr
   return issue(purpose, "all-gather", sent, type, call, Count::Call, data);
 }
 
-Result<void> Collectives::reduceApplyGather(int64_t index, const void* from, void* to,
-                                            std::span<const size_t> counts, pealDataType_t type,
-                                            pealApply_t apply, void* user) {
+// A fused step is counted as the two collectives that it is.
+template <class Call>
+Result<void> Collectives::issueFused(int64_t index, std::span<const size_t> counts, pealDataType_t type,
+                                     Call call) {
   const uint64_t reduced = othersElements(counts, group_.rank);
   const uint64_t gathered =
       counts[static_cast<size_t>(group_.rank)] * static_cast<uint64_t>(group_.ranks - 1);
-  PEAL_TRY(issue({pealZeroFused, index}, "the fused step", reduced + gathered, type, [&] {
-    return pealReduceApplyGather(from, to, counts.data(), type, apply, user, group_.comm, device_->stream());
-  }));
+  PEAL_TRY(issue({pealZeroFused, index}, "the fused step", reduced + gathered, type, call));
   const auto count = [&](int counter, uint64_t calls, uint64_t elements) {
     counters_.calls[counter] += calls;
     counters_.elementsSent[counter] += elements;
@@ -382,6 +374,21 @@ Result<void> Collectives::reduceApplyGather(int64_t index, const void* from, voi
   count(pealZeroAllGather, 1, gathered);
   counters_.elementsSent[pealZeroFused] = counters_.bytesSent[pealZeroFused] = 0;  // they are counted there
   return {};
+}
+
+Result<void> Collectives::reduceApplyGather(int64_t index, const void* from, void* to,
+                                            std::span<const size_t> counts, pealDataType_t type,
+                                            pealApply_t apply, void* user) {
+  return issueFused(index, counts, type, [&] {
+    return pealReduceApplyGather(from, to, counts.data(), type, apply, user, group_.comm, device_->stream());
+  });
+}
+
+Result<void> Collectives::reduceAdamwGather(int64_t index, const void* from, void* to,
+                                            std::span<const size_t> counts, const pealAdamw_t& state) {
+  return issueFused(index, counts, pealBfloat16, [&] {
+    return pealReduceAdamwGather(from, to, counts.data(), &state, group_.comm, device_->stream());
+  });
 }
 
 Result<void> Collectives::broadcastFromZero(Purpose purpose, void* buffer, size_t count,

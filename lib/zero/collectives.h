@@ -88,6 +88,9 @@ class Collectives {
   // the two collectives that it is, under pealZeroFused too. index: as in a purpose.
   Result<void> reduceApplyGather(int64_t index, const void* from, void* to, std::span<const size_t> counts,
                                  pealDataType_t type, pealApply_t apply, void* user);
+  // The same on GPUs, with AdamW: state is that of this rank's block.
+  Result<void> reduceAdamwGather(int64_t index, const void* from, void* to, std::span<const size_t> counts,
+                                 const pealAdamw_t& state);
   // A reduce-scatter without its sum, in the shard group: `to` gets the other ranks' parts of this
   // rank's block, one after another in rank order.
   Result<void> exchangeBlocks(Purpose purpose, Elements from, Elements to, std::span<const size_t> counts);
@@ -130,6 +133,8 @@ class Collectives {
   Collectives() = default;
   // A part of a collective that takes several operations is not a call of its own.
   enum class Count { Call, Part };
+  template <class Call>
+  Result<void> issueFused(int64_t index, std::span<const size_t> counts, pealDataType_t type, Call call);
   template <class Call>
   Result<void> issue(Purpose purpose, const char* what, uint64_t elementsSent, pealDataType_t type, Call call,
                      Count count = Count::Call, Data data = Data::Arena);

@@ -26,13 +26,26 @@ enum class ArenaMemory { Shared, Private };
 
 enum class Queue { Caller, Stream };
 
-// A pass over values and as many fp32 sums: startSums, addToSums or finishSums (elements.h).
+// A pass over values and as many fp32 sums: startSums, addToSums, finishSums or storeSums (elements.h).
 struct Pass {
-  enum class Kind { Start, Add, Finish };
+  enum class Kind { Start, Add, Finish, Store };
   Kind kind;
   Elements values;
   float* sums;
   size_t count;
+};
+
+// AdamW over one stretch of elements with the same numbers. On a GPU not of bf16 gradients with fp32 masters,
+// which are pealAdamwStep's (device_steps.h).
+struct Update {
+  AdamwScalars scalars;
+  Elements gradient, weight;
+  void* master;  // fp32, or int16_t remainders; nullptr: the weights are
+  float *moment1, *moment2;
+  uint64_t count;
+  bool hasRemainders;
+  bool isStochastic;
+  StochasticKey key;
 };
 
 // A place in the stream, recorded again and again.
@@ -103,9 +116,14 @@ class Device {
   virtual Result<void> pass(Queue queue, const Pass& pass) = 0;
   // Zeros, in the caller's queue.
   virtual Result<void> clear(void* data, size_t bytes) = 0;
-  // Adds the squares of values to a sum, in the caller's queue. finishSquares: `sum` has all of them; waits.
+  // From one of its places to another, in the caller's queue; they do not overlap.
+  virtual Result<void> move(void* to, const void* from, size_t bytes) = 0;
+  // Adds the squares of values to a sum, in the caller's queue; all values of a sum have one type.
+  // finishSquares: `sum` has all of them; waits.
   virtual Result<void> addSquares(Elements values, size_t count, SquareSum& sum) = 0;
   virtual Result<void> finishSquares(SquareSum& sum) = 0;
+  // In the caller's queue; on host memory on any thread.
+  virtual Result<void> update(const Update& update) = 0;
 };
 
 Result<std::shared_ptr<Device>> makeHostDevice();

@@ -37,6 +37,43 @@ void runPass(const Pass& pass) {
       return addToSums(pass.values, pass.sums, pass.count);
     case Pass::Kind::Finish:
       return finishSums(pass.values, pass.sums, pass.count);
+    case Pass::Kind::Store:
+      return storeSums(pass.sums, pass.values, pass.count);
+  }
+}
+
+// The loops of a gradient's type.
+template <class Gradient>
+struct AdamwLoops;
+template <>
+struct AdamwLoops<uint16_t> {
+  static constexpr auto plain = &Loops::adamw;
+  static constexpr auto stochastic = &Loops::adamwStochastic;
+  static constexpr auto remainder = &Loops::adamwRemainder;
+};
+template <>
+struct AdamwLoops<float> {
+  static constexpr auto plain = &Loops::adamwFp32;
+  static constexpr auto stochastic = &Loops::adamwStochasticFp32;
+  static constexpr auto remainder = &Loops::adamwRemainderFp32;
+};
+
+template <class Gradient>
+void runUpdate(const Update& update, const Gradient* gradient) {
+  using Ways = AdamwLoops<Gradient>;
+  const Loops& with = loops();
+  if (update.hasRemainders) {
+    (with.*Ways::remainder)(update.scalars, {gradient, static_cast<int16_t*>(update.master), update.moment1,
+                                             update.moment2, update.weight.bf16(), update.count});
+    return;
+  }
+  const AdamwArgsOf<Gradient> args{
+      gradient,    static_cast<float*>(update.master), update.moment1, update.moment2, update.weight.bf16(),
+      update.count};
+  if (update.isStochastic) {
+    (with.*Ways::stochastic)(update.scalars, args, update.key);
+  } else {
+    (with.*Ways::plain)(update.scalars, args);
   }
 }
 
@@ -125,6 +162,7 @@ class HostDevice final : public Device {
     std::memset(data, 0, bytes);
     return {};
   }
+  Result<void> move(void* to, const void* from, size_t bytes) override { return copy(to, from, bytes); }
   Result<void> addSquares(Elements values, size_t count, SquareSum& sum) override {
     if (values.isWide()) {
       sum.add(values.fp32(), count);
@@ -134,6 +172,17 @@ class HostDevice final : public Device {
     return {};
   }
   Result<void> finishSquares(SquareSum&) override { return {}; }
+  Result<void> update(const Update& update) override {
+    if (update.master == nullptr) {
+      loops().adamwWeightsFp32(update.scalars, {update.gradient.fp32(), update.weight.fp32(), update.moment1,
+                                                update.moment2, update.count});
+    } else if (update.gradient.isWide()) {
+      runUpdate(update, update.gradient.fp32());
+    } else {
+      runUpdate(update, update.gradient.bf16());
+    }
+    return {};
+  }
 
  private:
   static Result<void> copy(void* to, const void* from, size_t bytes) {

@@ -5,27 +5,29 @@
 namespace peal::zero {
 
 void DeviceSteps::addRuns(const std::vector<Segment>& segments, const Owned& part,
-                          const OptimizerState& state, std::vector<pealAdamwSegment_t>& table) {
+                          std::vector<pealAdamwSegment_t>& table) {
   uint64_t nextIndex = 0;
   for (const Segment& segment : segments) {
     const Group& group = model_->groups[static_cast<size_t>(segment.group)];
-    const bool goesOn =
-        firstRun_.back() < runs_.size() && runs_.back().group == segment.group && nextIndex == segment.index;
+    // An element's number counts only for random rounding.
+    const bool goesOn = firstRun_.back() < runs_.size() && runs_.back().group == segment.group &&
+                        (model_->options.stochasticRounding == 0 || nextIndex == segment.index);
     if (!goesOn) {
       const uint64_t offset = segment.begin - part.begin;
       const uint64_t at = part.state + offset;
       const pealAdamw_t shard{group.beta1,
                               group.beta2,
                               group.epsilon,
-                              state.master + at,
-                              state.moment1 + at,
-                              state.moment2 + at,
+                              state_.master + at,
+                              state_.moment1 + at,
+                              state_.moment2 + at,
                               0,
                               nullptr,
                               0,
                               model_->options.stochasticRounding,
                               model_->options.seed,
                               segment.index,
+                              nullptr,
                               nullptr};
       runs_.push_back({offset, segment.group, shard});
     }
@@ -38,23 +40,31 @@ void DeviceSteps::addRuns(const std::vector<Segment>& segments, const Owned& par
 }
 
 Result<void> DeviceSteps::allocate(const Model& model, const std::shared_ptr<Device>& device,
-                                   const std::vector<std::vector<Segment>>& segments,
                                    const OptimizerState& state) {
   model_ = &model;
   device_ = device;
-  std::vector<pealAdamwSegment_t> table;
-  for (size_t bucket = 0; bucket < segments.size(); ++bucket) {
-    firstRun_.push_back(runs_.size());
-    addRuns(segments[bucket], model.owned(model.layout.buckets[bucket]), state, table);
-  }
-  firstRun_.push_back(runs_.size());
-  control_.resize(runs_.size());
+  state_ = state;
+  // A parameter lies in one bucket, so no buckets have more segments than there are parameters.
+  const uint64_t most = model.layout.parameters.size() + 1;
   const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
     return arena.allocate(device, name, pealZeroWorking, ArenaMemory::Private, bytes, bytes);
   };
-  PEAL_TRY(allocate(decay_, "table of decay", table.size() * sizeof table[0]));
-  PEAL_TRY(allocate(controls_, "optimizer's control blocks", control_.size() * sizeof control_[0]));
-  PEAL_TRY(device->upload(decay_.as<void>(), table.data(), table.size() * sizeof table[0]));
+  PEAL_TRY(allocate(decay_, "table of decay", most * sizeof(pealAdamwSegment_t)));
+  return allocate(controls_, "optimizer's control blocks", most * sizeof(pealAdamwControl_t));
+}
+
+Result<void> DeviceSteps::followLayout(const std::vector<std::vector<Segment>>& segments) {
+  runs_.clear();
+  firstRun_.clear();
+  std::vector<pealAdamwSegment_t> table;
+  for (size_t bucket = 0; bucket < segments.size(); ++bucket) {
+    firstRun_.push_back(runs_.size());
+    addRuns(segments[bucket], model_->owned(model_->layout.buckets[bucket]), table);
+  }
+  firstRun_.push_back(runs_.size());
+  runs_.push_back({0, 0, {}});  // for a fused call where this rank owns nothing of the bucket
+  control_.resize(runs_.size());
+  PEAL_TRY(device_->upload(decay_.as<void>(), table.data(), table.size() * sizeof table[0]));
   const auto* ends = decay_.as<const pealAdamwSegment_t>();
   auto* control = controls_.as<pealAdamwControl_t>();
   for (Run& run : runs_) {
@@ -65,12 +75,20 @@ Result<void> DeviceSteps::allocate(const Model& model, const std::shared_ptr<Dev
   return {};
 }
 
-Result<void> DeviceSteps::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
+Result<void> DeviceSteps::beginUpdate(double learningRate, uint64_t step, double gradientScale, Does does) {
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Group& group = model_->groups[static_cast<size_t>(runs_[i].group)];
-    control_[i] = {step - 1, learningRate * group.learningRateFactor, gradientScale, 0, 0};
+    control_[i] = {step - 1, learningRate * group.learningRateFactor, gradientScale,
+                   does == Does::Nothing ? uint64_t{1} : uint64_t{0}, 0};
   }
   return device_->send(controls_.as<void>(), control_.data(), control_.size() * sizeof control_[0]);
+}
+
+pealAdamw_t DeviceSteps::fusedCall(size_t bucket, void* reduced) const {
+  const bool hasRun = firstRun_[bucket] < firstRun_[bucket + 1];
+  pealAdamw_t state = (hasRun ? runs_[firstRun_[bucket]] : runs_.back()).state;
+  state.reduced = reduced;
+  return state;
 }
 
 Result<void> DeviceSteps::update(size_t bucket, const uint16_t* gradient, uint16_t* weight) {

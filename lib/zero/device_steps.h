@@ -20,12 +20,18 @@ struct OptimizerState {
 
 class DeviceSteps {
  public:
-  // segments: of each bucket's owned part.
   Result<void> allocate(const Model& model, const std::shared_ptr<Device>& device,
-                        const std::vector<std::vector<Segment>>& segments, const OptimizerState& state);
-  // As Optimizer's.
-  Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale);
+                        const OptimizerState& state);
+  // The layout's buckets are these, or have become these. Allocates nothing on the device: that would wait
+  // for all its streams, and with them for other ranks. segments: of each bucket's owned part.
+  Result<void> followLayout(const std::vector<std::vector<Segment>>& segments);
+  // As Optimizer's. Nothing: the calls skip.
+  enum class Does { Update, Nothing };
+  Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale, Does does);
   Result<void> update(size_t bucket, const uint16_t* gradient, uint16_t* weight);
+  // The update of a bucket whose elements all have one group (and, where rounding is random, numbers that go
+  // on) as a part of pealReduceAdamwGather. reduced: where the sums are kept.
+  pealAdamw_t fusedCall(size_t bucket, void* reduced) const;
 
  private:
   // Neighbouring segments of one group whose numbers go on: one call.
@@ -34,12 +40,13 @@ class DeviceSteps {
     int group;
     pealAdamw_t state;
   };
-  void addRuns(const std::vector<Segment>& segments, const Owned& part, const OptimizerState& state,
+  void addRuns(const std::vector<Segment>& segments, const Owned& part,
                std::vector<pealAdamwSegment_t>& table);
 
   const Model* model_ = nullptr;
   std::shared_ptr<Device> device_;
-  std::vector<Run> runs_;                    // bucket by bucket
+  OptimizerState state_{};
+  std::vector<Run> runs_;                    // bucket by bucket, and an empty one
   std::vector<size_t> firstRun_;             // of each bucket, and of the one behind the last
   Arena decay_, controls_;                   // on the device: segments of all runs; a control block for each
   std::vector<pealAdamwControl_t> control_;  // of the running update

@@ -9,9 +9,8 @@
 #include <utility>
 
 namespace peal::zero {
-namespace {
 
-Result<void> checkOptions(const pealZeroOptions_t& o) {
+Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
   if (o.size != sizeof o || o.magic != PEAL_ZERO_MAGIC) {
     return Error{
         pealInvalidArgument,
@@ -75,33 +74,11 @@ Result<void> checkOptions(const pealZeroOptions_t& o) {
   return {};
 }
 
-// What host memory alone has so far.
-Result<void> checkOnGpu(const pealZeroOptions_t& o) {
-  const auto refused = [](const char* what, const char* instead) {
-    return Error{
-        pealInvalidUsage,
-        fmt::format("{} on host memory only so far, and the engine's communicator is on GPUs; use {}", what,
-                    instead)};
-  };
-  if (o.master == pealZeroMasterRemainder) {
-    return refused("remainders in place of masters are", "pealZeroMasterFp32");
-  }
-  if (o.reduceType == pealZeroReduceFp32) {
-    return refused("fp32 gradients are", "pealZeroReduceBf16");
-  }
-  return {};
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Engine>> Engine::make(pealComm_t comm, const pealZeroOptions_t& options) {
   PEAL_TRY(checkOptions(options));
   Result<std::unique_ptr<Collectives>> collectives = Collectives::make(comm, options.shardGroup);
   if (!collectives) {
     return collectives.error();
-  }
-  if (!(*collectives)->device()->isHost()) {
-    PEAL_TRY(checkOnGpu(options));
   }
   return std::unique_ptr<Engine>(new Engine(options, std::move(*collectives)));
 }

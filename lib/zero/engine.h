@@ -24,6 +24,7 @@ namespace peal::zero {
 
 class Engine {
  public:
+  static Result<void> checkOptions(const pealZeroOptions_t& options);
   static Result<std::unique_ptr<Engine>> make(pealComm_t comm, const pealZeroOptions_t& options);
   // In the middle of a step, or broken: aborts, so that no rank waits for this one.
   ~Engine();
@@ -105,9 +106,10 @@ class Engine {
   // engine_rebuild.cpp
   Result<void> rebuildBuckets();
   Result<void> movePlane(const Plane& plane, const Layout& next);
-  void moveWeights(const Layout& next);
+  Result<void> moveWeights(const Layout& next);
+  Result<void> moving(const Result<void>& moved);
   template <class Move>
-  void forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end, Move move) const;
+  Result<void> forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end, Move move);
 
   pealZeroOptions_t options_;
   std::vector<Group> groups_;

@@ -82,7 +82,12 @@ class Engine::State : public checkpoint::State {
     if (stream == Stream::Weight || stream == Stream::Frozen) {
       const Elements from = weights(at);
       if (from.isWide()) {
-        loops().round(from.fp32(), static_cast<uint16_t*>(to), stretch.elements);
+        std::vector<float> room;
+        const Result<const float*> wide = device().view<float>(from.fp32(), stretch.elements, room);
+        if (!wide) {
+          return wide.error();
+        }
+        loops().round(*wide, static_cast<uint16_t*>(to), stretch.elements);
         return {};
       }
       return device().download(to, from.data, size);
@@ -120,8 +125,9 @@ class Engine::State : public checkpoint::State {
                                                              : Result<void>();
       case Stream::Frozen:
         if (const Elements to = weights(at); to.isWide()) {
-          loops().widen(static_cast<const uint16_t*>(from), to.fp32(), stretch.elements);
-          return {};
+          return device().write(to.fp32(), stretch.elements, [&](float* wide) {
+            loops().widen(static_cast<const uint16_t*>(from), wide, stretch.elements);
+          });
         }
         return device().upload(weights(at).data, from, size);
     }

@@ -70,11 +70,14 @@ std::string FusedStep::whyNone() const {
   if (model_->replicas > 1) {
     return fmt::format("gradients of {} shard groups are added up in two collectives", model_->replicas);
   }
-  if (!collectives_->device()->isHost()) {
-    return "the engine's memory is on a GPU, where it does not fuse yet";
-  }
   if (model_->gradientPrecision() != Precision::Bf16 || model_->weightPrecision() != Precision::Bf16) {
     return "gradients or weights are fp32, and only bf16 is fused";
+  }
+  if (!isOnHost() && options.master != pealZeroMasterFp32) {
+    return "masters are remainders, and on GPUs only fp32 masters are fused";
+  }
+  if (!isOnHost() && model_->addsUpReduced()) {
+    return "micro-batches are added up after their reduction, which GPUs do not fuse";
   }
   if (options.clipNorm > 0) {
     return fmt::format("clipNorm is {:g}, and the norm needs the whole gradient first", options.clipNorm);
@@ -83,6 +86,23 @@ std::string FusedStep::whyNone() const {
     return "skipNonFinite is 1, and whether a step is skipped needs the whole gradient first";
   }
   return {};
+}
+
+bool FusedStep::isOnHost() const { return collectives_->device()->isHost(); }
+
+// On a GPU a bucket is fused if one call updates any part of it: one group, and numbers that go on where
+// rounding is random.
+bool FusedStep::isOneCall(size_t bucket) const {
+  const Bucket& described = model_->layout.buckets[bucket];
+  const std::vector<Segment> segments = updateSegments(model_->layout, described, 0, described.elements);
+  for (size_t i = 1; i < segments.size(); ++i) {
+    const Segment& before = segments[i - 1];
+    const bool goesOn = segments[i].index == before.index + before.elements;
+    if (segments[i].group != before.group || (model_->options.stochasticRounding != 0 && !goesOn)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::pair<int, int> FusedStep::unitsOf(size_t bucket) const {
@@ -97,7 +117,18 @@ std::pair<int, int> FusedStep::unitsOf(size_t bucket) const {
 // fewer of them than there are buffers (but one): those whose gradients come last, because buckets go in
 // order.
 void FusedStep::chooseBuckets() {
-  fuses_.assign(fuses_.size(), true);
+  for (size_t bucket = 0; bucket < fuses_.size(); ++bucket) {
+    fuses_[bucket] = isOnHost() || isOneCall(bucket);
+  }
+  const auto count = [&] { return static_cast<size_t>(std::count(fuses_.begin(), fuses_.end(), true)); };
+  fusedBuckets_ = count();
+  if (fusedBuckets_ < fuses_.size()) {
+    reason_ = fmt::format(
+        "{} of {} buckets have parameters of one group (and, where rounding is random, of consecutive "
+        "numbers), as GPUs fuse them",
+        fusedBuckets_, fuses_.size());
+  }
+  const size_t possible = fusedBuckets_;
   if (model_->stage() == 2) {
     const size_t most = std::max<size_t>(1, static_cast<size_t>(model_->options.bucketSlots) - 1);
     for (const std::vector<size_t>& ofUnit : unitsBuckets_) {
@@ -113,8 +144,8 @@ void FusedStep::chooseBuckets() {
       latest = std::max(latest, last);
     }
   }
-  fusedBuckets_ = static_cast<size_t>(std::count(fuses_.begin(), fuses_.end(), true));
-  if (fusedBuckets_ < fuses_.size()) {
+  fusedBuckets_ = count();
+  if (fusedBuckets_ < possible) {
     reason_ = fmt::format(
         "{} of {} buckets are fused: the others would hold the {} gradient buffers of stage 2 "
         "until their unit is left. Raise bucketSlots or bucketBytes",
@@ -156,32 +187,48 @@ Result<void> FusedStep::run(size_t bucket, Elements from) {
   part.ran = true;
   ++ran_;
   const Bucket& described = model_->layout.buckets[bucket];
-  PEAL_TRY(collectives_->reduceApplyGather(model_->nameOf(bucket), from.data, weights_->all(described).data,
-                                           described.counts, typeOf(from.precision), &FusedStep::apply,
-                                           &part));
+  void* const weights = weights_->all(described).data;
+  const int64_t name = model_->nameOf(bucket);
+  if (isOnHost()) {
+    PEAL_TRY(collectives_->reduceApplyGather(name, from.data, weights, described.counts,
+                                             typeOf(from.precision), &FusedStep::apply, &part));
+  } else {
+    // The sums stay where a reduction would have left them: the step adds up their squares.
+    PEAL_TRY(collectives_->reduceAdamwGather(name, from.data, weights, described.counts,
+                                             optimizer_->fusedCall(bucket, gradients_->owned(bucket).data)));
+  }
   return weights_->markUpdated(bucket);
 }
 
-// What the ranks have announced, added up. The updates wait for it in the stream, the caller does not.
+// What the ranks have announced, added up. On host memory the updates wait for it in the stream and the
+// caller does not; on GPUs the caller waits, whose device goes on.
 Result<void> FusedStep::begin() {
   const int64_t rate = rateDigest(announced_->learningRate);
   control_[kAnnouncedTokens] = static_cast<int64_t>(announced_->localTokens);
   control_[kAnnouncedRate] = rate;
   control_[kAnnouncedRateSquared] = rate * rate;
-  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64));
-  return collectives_->run([](void* step) { static_cast<FusedStep*>(step)->beginUpdate(); }, this);
+  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64, Data::Host));
+  if (!isOnHost()) {
+    return collectives_->checked("the update", beginUpdate());
+  }
+  return collectives_->run(
+      [](void* step) {
+        auto& self = *static_cast<FusedStep*>(step);
+        // On host memory it only computes.
+        self.agreed_ = self.beginUpdate() && self.agreed_;
+      },
+      this);
 }
 
-// On the stream's thread. Ranks that do not agree leave the weights as they are; the step says why.
-void FusedStep::beginUpdate() {
+// On host memory on the stream's thread. Ranks that do not agree leave the weights as they are; the step says
+// why.
+Result<void> FusedStep::beginUpdate() {
   const int64_t tokens = control_[kAnnouncedTokens];
   agreed_ = tokens != 0 &&
             ratesAgree(control_[kAnnouncedRate], control_[kAnnouncedRateSquared], collectives_->ranks());
-  if (agreed_) {
-    // On host memory it only computes.
-    agreed_ = static_cast<bool>(
-        optimizer_->beginUpdate(announced_->learningRate, updates_ + 1, 1 / static_cast<double>(tokens)));
-  }
+  return optimizer_->beginUpdate(announced_->learningRate, updates_ + 1,
+                                 1 / static_cast<double>(std::max<int64_t>(tokens, 1)),
+                                 agreed_ ? Optimizer::Does::Update : Optimizer::Does::Nothing);
 }
 
 // On the stream's thread: a piece of this rank's block. Where micro-batches are added up after their
@@ -195,7 +242,8 @@ void FusedStep::apply(void* argument, void* reduced, void* weights, size_t first
   }
   step.squares_.add(gradient.bf16(), count);
   if (step.agreed_) {
-    step.optimizer_->updatePiece(part.bucket, first, count, gradient, {weights, Precision::Bf16});
+    // On host memory it only computes.
+    (void)step.optimizer_->updatePiece(part.bucket, first, count, gradient, {weights, Precision::Bf16});
   }
 }
 

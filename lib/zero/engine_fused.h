@@ -6,8 +6,9 @@
 // is when its units have been left. Which buckets do so is known before a step begins and the same on
 // every rank, so the order of collectives is: bucket by bucket, one after another, fused or only reduced.
 //
-// Called by Engine and Gradients on the caller's thread. The updates run on the stream's thread: what they
-// write (the squares) is read after the marks of all buckets.
+// Called by Engine and Gradients on the caller's thread. On host memory the updates run on the stream's
+// thread: what they write (the squares) is read after the marks of all buckets. On GPUs a bucket is one call
+// of pealReduceAdamwGather.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -62,8 +63,10 @@ class FusedStep {
   // Queues all three for the bucket, whose gradients lie at `from`.
   Result<void> run(size_t bucket, Elements from);
 
-  // Buckets that this step has fused so far, and what their reduced gradients add to the norm.
+  // Buckets that this step has fused so far, and what their reduced gradients add to the norm: on GPUs
+  // nothing, since those are kept.
   bool did(size_t bucket) const { return parts_[bucket].ran; }
+  bool didSquares(size_t bucket) const { return did(bucket) && isOnHost(); }
   uint64_t ranBuckets() const { return ran_; }
   const SquareSum& squares() const { return squares_; }
   void endStep();
@@ -80,8 +83,10 @@ class FusedStep {
   std::string whyNone() const;
   std::pair<int, int> unitsOf(size_t bucket) const;  // the first and the last
   void chooseBuckets();
+  bool isOnHost() const;
+  bool isOneCall(size_t bucket) const;
   Result<void> begin();
-  void beginUpdate();
+  Result<void> beginUpdate();
   static void apply(void* part, void* sums, void* weights, size_t first, size_t count);
 
   const Model* model_ = nullptr;

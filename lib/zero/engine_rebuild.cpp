@@ -7,7 +7,6 @@
 // On top come pieces of bounded size. No arena changes its size, since no bucket gets larger than the largest
 // before. Names, shapes and Parameter::index stay, and with them checkpoints and stochastic rounding.
 #include <algorithm>
-#include <cstring>
 
 #include "lib/zero/engine.h"
 
@@ -52,10 +51,10 @@ Result<void> Engine::rebuildBuckets() {
   for (const Plane& plane : optimizer_.planes()) {
     PEAL_TRY(movePlane(plane, next));
   }
-  moveWeights(next);
+  PEAL_TRY(moveWeights(next));
   model_.layout = next;
   gradients_.followLayout();
-  optimizer_.followLayout();
+  PEAL_TRY(moving(optimizer_.followLayout()));
   weights_.followLayout();
   fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
   for (size_t bucket = model_.layout.buckets.size(); bucket-- > 0;) {
@@ -64,8 +63,10 @@ Result<void> Engine::rebuildBuckets() {
   return {};
 }
 
-// The ranks of the group put pieces of a bucket together, and each keeps what it owns from now on.
+// The ranks of the group put pieces of a bucket together, and each keeps what it owns from now on. Pieces are
+// the host's, on GPUs too.
 Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
+  Device& device = *collectives_->device();
   auto* moved = static_cast<uint16_t*>(gradients_.idle());
   std::vector<uint16_t> own, piece;
   for (const Bucket& bucket : model_.layout.buckets) {
@@ -75,50 +76,57 @@ Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
       const uint64_t ownBegin = std::clamp(part.begin, begin, end);
       const uint64_t ownEnd = std::clamp(part.begin + part.elements, begin, end);
       own.resize(ownEnd - ownBegin + 1);  // one more: an empty vector has no address
-      for (uint64_t i = ownBegin; i < ownEnd; ++i) {
-        own[i - ownBegin] = plane.get(part.state + i - part.begin);
-      }
+      PEAL_TRY(moving(plane.get(device, part.state + ownBegin - part.begin, ownEnd - ownBegin, own.data())));
       piece.resize(end - begin);
       if (model_.stage() == 0) {
         std::copy_n(own.begin(), piece.size(), piece.begin());
       } else {
         PEAL_TRY(collectives_->allGather(Among::Group, pealZeroStart, own.data(), piece.data(),
-                                         countsOf(bucket, begin, end), pealBfloat16));
+                                         countsOf(bucket, begin, end), pealBfloat16, Data::Host));
         PEAL_TRY(collectives_->finish());
       }
-      forEachMove(bucket, next, begin, end, [&](uint64_t from, uint64_t state, uint64_t count) {
-        std::copy_n(piece.data() + (from - begin), count, moved + state);
-      });
+      PEAL_TRY(forEachMove(bucket, next, begin, end, [&](uint64_t from, uint64_t state, uint64_t count) {
+        return device.upload(moved + state, piece.data() + (from - begin), count * sizeof *moved);
+      }));
     }
   }
   const uint64_t owned = model_.stage() == 0 ? next.elements : next.shardElements;
-  for (uint64_t i = 0; i < owned; ++i) {
-    plane.set(i, moved[i]);
+  for (uint64_t first = 0; first < owned; first += kPieceElements) {
+    const uint64_t count = std::min(kPieceElements, owned - first);
+    const Result<const uint16_t*> values = device.view<uint16_t>(moved + first, count, piece);
+    PEAL_TRY(moving(values ? plane.set(device, first, count, *values) : values.error()));
   }
   return {};
 }
 
 // Every rank has all weights, where they lay: what it owns from now on goes where it lies from now on.
-void Engine::moveWeights(const Layout& next) {
+Result<void> Engine::moveWeights(const Layout& next) {
+  Device& device = *collectives_->device();
   const Elements moved{gradients_.idle(), model_.weightPrecision()};
   for (const Bucket& bucket : model_.layout.buckets) {
     const Elements all = weights_.all(bucket);
-    forEachMove(bucket, next, 0, bucket.elements, [&](uint64_t from, uint64_t state, uint64_t count) {
-      std::memcpy(moved.at(state).data, all.at(from).data, count * model_.weightBytes());
-    });
+    PEAL_TRY(
+        forEachMove(bucket, next, 0, bucket.elements, [&](uint64_t from, uint64_t state, uint64_t count) {
+          return device.move(moved.at(state).data, all.at(from).data, count * model_.weightBytes());
+        }));
   }
   for (const Bucket& bucket : next.buckets) {
     const Owned part = model_.owned(bucket);
-    std::memcpy(weights_.ownedPart(bucket).data, moved.at(part.state).data,
-                part.elements * model_.weightBytes());
+    PEAL_TRY(moving(device.move(weights_.ownedPart(bucket).data, moved.at(part.state).data,
+                                part.elements * model_.weightBytes())));
   }
+  return {};
+}
+
+Result<void> Engine::moving(const Result<void>& moved) {
+  return collectives_->checked("moving the state into the rebuilt buckets", moved);
 }
 
 // For what this rank owns in `next` of [begin, end) of a bucket: where it is in the bucket, its place in the
 // arenas of owned elements, how many.
 template <class Move>
-void Engine::forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end,
-                         Move move) const {
+Result<void> Engine::forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end,
+                                 Move move) {
   for (const size_t id : bucket.parameters) {
     const Parameter& now = model_.layout.parameters[id];
     const Parameter& then = next.parameters[id];
@@ -133,9 +141,10 @@ void Engine::forEachMove(const Bucket& bucket, const Layout& next, uint64_t begi
         std::min({now.elements, end - std::min(end, offset),
                   part.begin + part.elements - std::min(part.begin + part.elements, targetOffset)});
     if (from < to) {
-      move(offset + from, part.state + targetOffset + from - part.begin, to - from);
+      PEAL_TRY(moving(move(offset + from, part.state + targetOffset + from - part.begin, to - from)));
     }
   }
+  return {};
 }
 
 }  // namespace peal::zero

@@ -112,9 +112,8 @@ Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens)
     ++updates_;
     PEAL_TRY(update(learningRate, report.clipFactor / static_cast<double>(totals->tokens)));
   }
-  // With one rank nothing is sent; at stage 3 buckets are units; on a GPU they stay as they were registered.
-  const bool rebuilds = options_.rebuildBuckets != 0 && model_.stage() <= 2 && collectives_->ranks() > 1 &&
-                        collectives_->device()->isHost();
+  // With one rank nothing is sent; at stage 3 buckets are units.
+  const bool rebuilds = options_.rebuildBuckets != 0 && model_.stage() <= 2 && collectives_->ranks() > 1;
   if (steps_ == 0 && rebuilds) {
     PEAL_TRY(rebuildBuckets());
   }
@@ -134,7 +133,7 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   Device& device = *collectives_->device();
   for (size_t bucket = 0; bucket < model_.layout.buckets.size(); ++bucket) {
     PEAL_TRY(gradients_.waitReduced(bucket));
-    if (fused_.did(bucket)) {
+    if (fused_.didSquares(bucket)) {
       continue;
     }
     // Replicas own the same elements: each adds up its share of them, which the exact sum allows.

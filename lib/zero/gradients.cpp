@@ -54,9 +54,6 @@ void Gradients::followLayout() {
       sums_.push_back({reducedPart(bucket), accumulation_.as<float>() + part.state, part.elements});
     }
   }
-  if (model_->replicas > 1) {
-    replicaSum_.followLayout();
-  }
 }
 
 void Gradients::describeMemory(ArenaList& list) const {
@@ -236,14 +233,12 @@ Result<void> Gradients::reduce(size_t index) {
     return collectives_->reduceScatter({pealZeroReduceScatter, name}, from.data, reducedPart(bucket).data,
                                        bucket.counts, typeOf(from.precision));
   }
-  // The tasks of this bucket's last reduction, which may still wait in the stream, read what this one
-  // changes.
-  PEAL_TRY(collectives_->wait(buckets_[index].done));
   if (!model_->addsUpInGroup()) {
     return replicaSum_.reduce(index, from, reducedPart(bucket));
   }
   PEAL_TRY(replicaSum_.addUp(index, from, sums_[index].sums, microBatch_ == 0));
-  return isLastMicroBatch() ? replicaSum_.finish(index, reducedPart(bucket)) : Result<void>();
+  return isLastMicroBatch() ? replicaSum_.finish(index, sums_[index].sums, reducedPart(bucket))
+                            : Result<void>();
 }
 
 Result<void> Gradients::launch(size_t index) {

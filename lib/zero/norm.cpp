@@ -105,14 +105,20 @@ void SquareSum::add(const float* values, size_t count) {
   addSingly(values, count);
 }
 
-void SquareSum::addCounted(const CountedSquares& counted) {
+void SquareSum::addCounted(const CountedSquares& counted, Counted of) {
+  const int shift = of == Counted::Bf16 ? kBf16Shift : 0;
   for (size_t exponent = 0; exponent < kNonFiniteExponent; ++exponent) {
     const int scale = std::max(1, static_cast<int>(exponent));
-    addToLimbs(limbs_, static_cast<unsigned __int128>(counted.low[exponent]) << kBf16Shift, scale);
-    // 2^32 and kBf16Shift together are 4^32.
-    addToLimbs(limbs_, counted.high[exponent], scale + 32);
+    const auto add = [&](uint64_t part, int above) {  // 2^32 is 4^16
+      addToLimbs(limbs_, static_cast<unsigned __int128>(part) << shift, scale + above);
+    };
+    add(counted.low[exponent], 0);
+    add(counted.high[exponent], 16);
+    add(counted.top[exponent], 32);
   }
-  sums_[kNonFiniteExponent] += counted.low[kNonFiniteExponent];
+  for (const auto* part : {&counted.low, &counted.high, &counted.top}) {
+    sums_[kNonFiniteExponent] += (*part)[kNonFiniteExponent];
+  }
 }
 
 void SquareSum::add(const SquareSum& other) {

@@ -26,10 +26,11 @@ namespace peal::zero {
 constexpr size_t kSquareLimbs = 20;
 constexpr size_t kExponents = 256;
 
-// Sums of the squared integers of bf16 values, by exponent field: `low` of their parts below 2^32, `high` of
-// the rest, each number below 2^64. low[255]: not 0 if a value was infinite or NaN.
+// Sums of the squared integers of values, by exponent field: `low` of the parts below 2^32 of what was added,
+// `high` of those from there to 2^64, `top` of the rest, each number below 2^64. Not all [255] are 0 if a
+// value was infinite or NaN. Of bf16 values `top` stays 0.
 struct CountedSquares {
-  std::array<uint64_t, kExponents> low, high;
+  std::array<uint64_t, kExponents> low, high, top;
 };
 
 class SquareSum {
@@ -38,8 +39,9 @@ class SquareSum {
   void add(const uint16_t* values, size_t count);
   void add(const float* values, size_t count);
   void add(const SquareSum& other);
-  // What a kernel has counted (cuda/kernels.h).
-  void addCounted(const CountedSquares& counted);
+  // What a kernel has counted (cuda/kernels.h), of bf16 values or of fp32 ones.
+  enum class Counted { Bf16, Fp32 };
+  void addCounted(const CountedSquares& counted, Counted of);
   // The sum in units of 2^-298, limb i worth 2^(32 i); each below 2^32.
   std::array<int64_t, kSquareLimbs> limbs() const;
   // 1 if a value was infinite or NaN, else 0. Such values are in no limb.

@@ -14,32 +14,62 @@ Result<void> Optimizer::allocate(const Model& model, const std::shared_ptr<Devic
   model_ = &model;
   device_ = device;
   const uint64_t owned = model.stage() == 0 ? model.layout.elements : model.layout.shardElements;
-  const uint64_t masterBytes = !hasMasters() ? 0 : hasRemainders() ? kRemainderBytes : kFloatBytes;
-  const uint64_t planned = model.plan.optimizer / (masterBytes + 2 * kFloatBytes);  // elements
+  const uint64_t planned = model.plan.optimizer / (masterBytes() + 2 * kFloatBytes);  // elements
   const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
     return arena.allocate(device, name, pealZeroModelState, ArenaMemory::Private, owned * bytes,
                           planned * bytes);
   };
   if (hasMasters()) {
-    PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes));
+    PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes()));
   }
   PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
   PEAL_TRY(allocate(moment2_, "moment2", kFloatBytes));
   groups_.reserve(model.groups.size());
-  followLayout();
-  if (!device->isHost()) {
-    return steps_.allocate(model, device, segments_,
-                           {master_.as<float>(), moment1_.as<float>(), moment2_.as<float>()});
+  if (!device->isHost() && hasMasters() && !hasRemainders() && model.gradientPrecision() == Precision::Bf16) {
+    PEAL_TRY(steps_.emplace().allocate(model, device,
+                                       {master_.as<float>(), moment1_.as<float>(), moment2_.as<float>()}));
   }
-  return {};
+  return followLayout();
 }
 
-void Optimizer::followLayout() {
+uint64_t Optimizer::masterBytes() const {
+  return !hasMasters() ? 0 : hasRemainders() ? kRemainderBytes : kFloatBytes;
+}
+
+Result<void> Optimizer::followLayout() {
   segments_.clear();
   for (const Bucket& bucket : model_->layout.buckets) {
     const Owned part = model_->owned(bucket);
     segments_.push_back(updateSegments(model_->layout, bucket, part.begin, part.elements));
   }
+  return steps_ ? steps_->followLayout(segments_) : Result<void>();
+}
+
+Result<void> Plane::get(Device& device, uint64_t first, uint64_t count, uint16_t* to) const {
+  std::vector<std::byte> room;
+  const Result<const std::byte*> from =
+      device.view<std::byte>(arena_ + first * stride_, count * stride_, room);
+  if (!from) {
+    return from.error();
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i, *from + i * stride_ + offset_, sizeof *to);
+  }
+  return {};
+}
+
+Result<void> Plane::set(Device& device, uint64_t first, uint64_t count, const uint16_t* from) const {
+  std::byte* const at = arena_ + first * stride_;
+  std::vector<std::byte> room;
+  const Result<const std::byte*> before = device.view<std::byte>(at, count * stride_, room);
+  if (!before) {
+    return before.error();
+  }
+  std::byte* const to = device.isHost() ? at : room.data();
+  for (uint64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * stride_ + offset_, from + i, sizeof *from);
+  }
+  return device.isHost() ? Result<void>() : device.upload(at, to, count * stride_);
 }
 
 std::vector<Plane> Optimizer::planes() const {
@@ -48,9 +78,9 @@ std::vector<Plane> Optimizer::planes() const {
     if (!arena->exists()) {
       continue;
     }
-    const uint64_t bytes = arena == &master_ && hasRemainders() ? kRemainderBytes : kFloatBytes;
+    const uint64_t bytes = arena == &master_ ? masterBytes() : kFloatBytes;
     for (uint64_t offset = 0; offset < bytes; offset += sizeof(uint16_t)) {
-      planes.push_back({arena->as<std::byte>() + offset, bytes});
+      planes.emplace_back(arena->as<std::byte>(), offset, bytes);
     }
   }
   return planes;
@@ -79,9 +109,9 @@ Result<void> Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::sp
   return device_->upload(master_.as<float>() + at, first, (to - from) * kFloatBytes);
 }
 
-Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale) {
-  if (!device_->isHost()) {
-    return steps_.beginUpdate(learningRate, step, gradientScale);
+Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale, Does does) {
+  if (steps_) {
+    return steps_->beginUpdate(learningRate, step, gradientScale, does);
   }
   step_ = step;
   groups_.clear();
@@ -94,57 +124,15 @@ Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double g
   return {};
 }
 
-namespace {
-
-// The loops of a gradient's type.
-template <class Gradient>
-struct AdamwLoops;
-template <>
-struct AdamwLoops<uint16_t> {
-  static constexpr auto plain = &Loops::adamw;
-  static constexpr auto stochastic = &Loops::adamwStochastic;
-  static constexpr auto remainder = &Loops::adamwRemainder;
-};
-template <>
-struct AdamwLoops<float> {
-  static constexpr auto plain = &Loops::adamwFp32;
-  static constexpr auto stochastic = &Loops::adamwStochasticFp32;
-  static constexpr auto remainder = &Loops::adamwRemainderFp32;
-};
-
-}  // namespace
-
-template <class Gradient>
-void Optimizer::updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state,
-                              Elements weight, const Segment& segment) {
-  using Ways = AdamwLoops<Gradient>;
-  const Loops& with = loops();
-  float* moment1 = moment1_.as<float>() + state;
-  float* moment2 = moment2_.as<float>() + state;
-  if (hasRemainders()) {
-    (with.*Ways::remainder)(scalars, {gradient, master_.as<int16_t>() + state, moment1, moment2,
-                                      weight.bf16(), segment.elements});
-    return;
-  }
-  const AdamwArgsOf<Gradient> args{
-      gradient, master_.as<float>() + state, moment1, moment2, weight.bf16(), segment.elements};
-  if (model_->options.stochasticRounding != 0) {
-    (with.*Ways::stochastic)(scalars, args, {model_->options.seed, step_, segment.index});
-  } else {
-    (with.*Ways::plain)(scalars, args);
-  }
-}
-
 Result<void> Optimizer::update(size_t index, Elements gradient, Elements weight) {
-  if (!device_->isHost()) {
-    return steps_.update(index, gradient.bf16(), weight.bf16());
+  if (steps_) {
+    return steps_->update(index, gradient.bf16(), weight.bf16());
   }
-  updatePiece(index, 0, model_->owned(model_->layout.buckets[index]).elements, gradient, weight);
-  return {};
+  return updatePiece(index, 0, model_->owned(model_->layout.buckets[index]).elements, gradient, weight);
 }
 
-void Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient,
-                            Elements weight) {
+Result<void> Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient,
+                                    Elements weight) {
   const Owned part = model_->owned(model_->layout.buckets[index]);
   const uint64_t begin = part.begin + first, end = begin + count;
   const std::vector<Segment>& segments = segments_[index];
@@ -152,24 +140,28 @@ void Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count, Elemen
     return before.begin + before.elements <= begin;
   });
   for (; segment != segments.end() && segment->begin < end; ++segment) {
-    Segment stretch = *segment;
-    stretch.begin = std::max(begin, segment->begin);
-    stretch.elements = std::min(end, segment->begin + segment->elements) - stretch.begin;
-    stretch.index += stretch.begin - segment->begin;
-    const GroupScalars& group = groups_[static_cast<size_t>(stretch.group)];
+    const uint64_t from = std::max(begin, segment->begin);
+    const GroupScalars& group = groups_[static_cast<size_t>(segment->group)];
     AdamwScalars scalars = group.scalars;
-    scalars.decayFactor = stretch.decay == pealZeroDecay ? group.decayFactor : 1.0f;
-    const uint64_t state = part.state + (stretch.begin - part.begin), offset = stretch.begin - begin;
-    const Elements from = gradient.at(offset);
-    if (!hasMasters()) {
-      loops().adamwWeightsFp32(scalars, {from.fp32(), weight.at(offset).fp32(), moment1_.as<float>() + state,
-                                         moment2_.as<float>() + state, stretch.elements});
-    } else if (from.isWide()) {
-      updateStretch(scalars, from.fp32(), state, weight.at(offset), stretch);
-    } else {
-      updateStretch(scalars, from.bf16(), state, weight.at(offset), stretch);
-    }
+    scalars.decayFactor = segment->decay == pealZeroDecay ? group.decayFactor : 1.0f;
+    const uint64_t state = part.state + (from - part.begin);
+    PEAL_TRY(device_->update({scalars,
+                              gradient.at(from - begin),
+                              weight.at(from - begin),
+                              master(state),
+                              moment1_.as<float>() + state,
+                              moment2_.as<float>() + state,
+                              std::min(end, segment->begin + segment->elements) - from,
+                              hasRemainders(),
+                              model_->options.stochasticRounding != 0,
+                              {model_->options.seed, step_, segment->index + (from - segment->begin)}}));
   }
+  return {};
+}
+
+// Of an element of the arena; nullptr: it is the weight.
+void* Optimizer::master(uint64_t element) const {
+  return !hasMasters() ? nullptr : master_.as<std::byte>() + element * masterBytes();
 }
 
 Result<const float*> Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset,

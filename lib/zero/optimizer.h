@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,17 +16,17 @@
 namespace peal::zero {
 
 // 16 bits of each element of an arena.
-struct Plane {
-  std::byte* data;
-  size_t strideBytes;
-  uint16_t get(uint64_t element) const {
-    uint16_t bits;
-    std::memcpy(&bits, data + element * strideBytes, sizeof bits);
-    return bits;
-  }
-  void set(uint64_t element, uint16_t bits) const {
-    std::memcpy(data + element * strideBytes, &bits, sizeof bits);
-  }
+class Plane {
+ public:
+  Plane(std::byte* arena, size_t offsetBytes, size_t strideBytes)
+      : arena_(arena), offset_(offsetBytes), stride_(strideBytes) {}
+  // Of `count` elements from `first`; to, from: the host's. Both wait.
+  Result<void> get(Device& device, uint64_t first, uint64_t count, uint16_t* to) const;
+  Result<void> set(Device& device, uint64_t first, uint64_t count, const uint16_t* from) const;
+
+ private:
+  std::byte* arena_;
+  size_t offset_, stride_;
 };
 
 class Optimizer {
@@ -34,19 +35,26 @@ class Optimizer {
   void describeMemory(ArenaList& list) const;
 
   // The layout's buckets are others now; the arenas have moved.
-  void followLayout();
+  Result<void> followLayout();
   // The arenas, plane by plane.
   std::vector<Plane> planes() const;
 
   // The first values of `count` elements from `begin` of the bucket; what is not owned is passed over.
   Result<void> setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
 
-  // Begins update number `step`; every gradient is multiplied by gradientScale.
-  Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale);
+  // Begins update number `step`; every gradient is multiplied by gradientScale. Does::Nothing: on a GPU the
+  // calls that follow skip.
+  using Does = DeviceSteps::Does;
+  Result<void> beginUpdate(double learningRate, uint64_t step, double gradientScale,
+                           Does does = Does::Update);
   // gradient, weight: the owned part of bucket number `index`.
   Result<void> update(size_t index, Elements gradient, Elements weight);
-  // Elements [first, first + count) of that part, on host memory; gradient and weight are the first one's.
-  void updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient, Elements weight);
+  // Elements [first, first + count) of that part, on host memory on any thread; gradient and weight are the
+  // first one's.
+  Result<void> updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient, Elements weight);
+
+  // The update as a part of one collective on a GPU: see DeviceSteps, which is there where this may be asked.
+  pealAdamw_t fusedCall(size_t index, void* reduced) const { return steps_->fusedCall(index, reduced); }
 
   // `count` elements from `offset` of the owned part of a bucket: master weights or a moment. weight: the
   // owned part of the bucket's weights. In an arena, or in room if they have to be put together or are not
@@ -66,19 +74,17 @@ class Optimizer {
   bool hasRemainders() const { return model_->options.master == pealZeroMasterRemainder; }
 
   bool hasMasters() const { return model_->options.master != pealZeroMasterIsWeight; }
+  uint64_t masterBytes() const;  // of an element
+  void* master(uint64_t element) const;
 
   Arena master_;  // fp32, or int16_t remainders; none if the weights are the masters
   Arena moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
-  DeviceSteps steps_;                           // on a GPU
+  std::optional<DeviceSteps> steps_;            // on a GPU: bf16 gradients and fp32 masters
   struct GroupScalars {
     AdamwScalars scalars;  // without decay
     float decayFactor;
   };
-  // One stretch with the same numbers; Gradient: of gradient's elements.
-  template <class Gradient>
-  void updateStretch(const AdamwScalars& scalars, const Gradient* gradient, uint64_t state, Elements weight,
-                     const Segment& segment);
   std::vector<GroupScalars> groups_;  // of the running update
   uint64_t step_ = 0;                 // its number
 };

@@ -10,10 +10,9 @@
 // Several micro-batches that are exchanged once a step (Model::addsUpInGroup) are first added up in fp32 in
 // each group; then the groups' sums are added in their order.
 //
-// Owned and called by Gradients. Everything runs on the engine's stream; one reduction of a bucket at a time.
+// Owned and called by Gradients. Everything runs on the engine's stream, so that buckets follow one another.
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "lib/zero/arena.h"
 #include "lib/zero/collectives.h"
@@ -24,7 +23,6 @@ namespace peal::zero {
 class ReplicaSum {
  public:
   Result<void> allocate(const Model& model, Collectives& collectives);
-  void followLayout();
   void describeMemory(ArenaList& list) const { describe(buffers_, list); }
 
   // from: the bucket's gradients of this rank, all elements, not to be written before the stream is done with
@@ -33,32 +31,23 @@ class ReplicaSum {
 
   // The same for several micro-batches: sums (+)= the group's sum; then, after the last, over all groups.
   Result<void> addUp(size_t bucket, Elements from, float* sums, bool isFirst);
-  Result<void> finish(size_t bucket, Elements to);
+  Result<void> finish(size_t bucket, float* sums, Elements to);
 
  private:
-  // What the stream's tasks look at. Changed only when no task of the bucket is in the stream.
-  struct Task {
-    Elements own;    // this rank's part of its block
-    Elements parts;  // the other ranks'
-    size_t elements;
-    int shards, shard;
-    float* total;    // of the groups so far
-    float* sums;     // of this group's micro-batches
-    bool startsSum;  // the sum starts with this group's first part
-    Elements to;
-  };
-  static void addParts(const Task& task, float* sums);
-
+  const Bucket& bucketOf(size_t index) const { return model_->layout.buckets[index]; }
+  // Queues sums (+)= the group's parts of this rank's block, in rank order.
+  Result<void> addParts(size_t bucket, Elements from, float* sums, bool startsSum);
   Result<void> exchange(size_t bucket, Elements from);
+  Result<void> receiveTotal(size_t bucket);
   // Rounds the last group's total and gives it to all.
-  Result<void> passOn(size_t bucket, const float* total);
+  Result<void> passOn(size_t bucket, float* total, Elements to);
+  float* total() const { return buffers_.as<float>(); }  // of the groups so far
   Purpose purpose(size_t bucket) const { return {pealZeroReplicas, model_->nameOf(bucket)}; }
 
   const Model* model_ = nullptr;
   Collectives* collectives_ = nullptr;
   Arena buffers_;  // the total, then the other ranks' parts; one bucket after the other uses them
   Elements parts_;
-  std::vector<Task> tasks_;  // per bucket
 };
 
 }  // namespace peal::zero

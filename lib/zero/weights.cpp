@@ -57,10 +57,10 @@ Result<void> Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin
   const float* first = values.data() + (from - begin);
   if (held.isWide()) {
     // Frozen values are those that checkpoints keep, at either precision.
-    for (uint64_t i = 0; i < to - from; ++i) {
-      held.fp32()[i] = role == Role::Frozen ? fromBf16(toBf16(first[i])) : first[i];
-    }
-    return {};
+    return collectives_->device()->write(held.fp32(), to - from, [&](float* written) {
+      std::transform(first, first + (to - from), written,
+                     [&](float value) { return role == Role::Frozen ? fromBf16(toBf16(value)) : value; });
+    });
   }
   const bool split = role == Role::Trained && model_->options.master == pealZeroMasterRemainder;
   const auto round = split ? loops().splitWeights : loops().round;

@@ -107,7 +107,8 @@ pealAdamwControl_t runKernel(Shard& shard, const Steps& run) {
                 run.stochastic ? 1 : 0,
                 kSeed,
                 kFirstIndex,
-                control.data()};
+                control.data(),
+                nullptr};
   args.gradient = gradient.data();
   args.weight = weight.data();
   for (int step = 0; step < run.steps; ++step) {

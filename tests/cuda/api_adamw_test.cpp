@@ -40,7 +40,8 @@ struct Shard {
             1,
             11,
             100,
-            &control};
+            &control,
+            nullptr};
   }
   std::vector<float> master, moment1, moment2;
   std::vector<pealAdamwSegment_t> segments{{10, 0.1}, {1U << 20, 0}};
@@ -70,7 +71,8 @@ struct GpuShard {
             1,
             11,
             100,
-            reinterpret_cast<pealAdamwControl_t*>(control.data())};
+            reinterpret_cast<pealAdamwControl_t*>(control.data()),
+            nullptr};
   }
   void expectEqual(const Shard& shard) const {
     EXPECT_EQ(master.read(), bytesOf(shard.master));

@@ -24,7 +24,8 @@ struct FusedCase {
   int slots = 2, channels = 1;
   bool inPlace = false, references = false, stochastic = false;
   bool skip = false;
-  std::vector<int> nodes{};  // of each rank; empty: one
+  enum Kept { Nowhere, Apart, InGradients } kept = Nowhere;  // the sums
+  std::vector<int> nodes{};                                  // of each rank; empty: one
   int ahead = 0;
 };
 
@@ -83,10 +84,22 @@ class Fused {
       equal(device.moment2, shard.moment2);
       if (!test_.skip) {
         equal(device.weights, weights_);
+        expectKept(rank);
       }
       EXPECT_EQ(device.control.host<pealAdamwControl_t>()->step, test_.skip ? 0 : steps_);
       EXPECT_TRUE(device.weights.frontIntact() && device.master.frontIntact());
     }
+  }
+
+  void expectKept(int rank) const {
+    if (test_.kept == FusedCase::Nowhere) {
+      return;
+    }
+    const OnDevice& device = onDevice_[static_cast<size_t>(rank)];
+    const std::byte* kept =
+        test_.kept == FusedCase::Apart ? device.reduced.host() : device.gradients.host() + 2 * start(rank);
+    const std::vector<uint16_t> sum = sumFor(rank);
+    EXPECT_TRUE(sum.empty() || std::memcmp(kept, sum.data(), 2 * sum.size()) == 0);
   }
 
   // In place the gradients were overwritten by weights.
@@ -105,13 +118,14 @@ class Fused {
           master(rank, 4 * shard.master.size()),
           moment1(rank, 4 * shard.master.size()),
           moment2(rank, 4 * shard.master.size()),
+          reduced(rank, 2 * shard.master.size()),
           control(sizeof(pealAdamwControl_t), rank) {
       fill(master, shard.master);
       fill(moment1, shard.moment1);
       fill(moment2, shard.moment2);
       *control.host<pealAdamwControl_t>() = {0, kRate, kScale, test.skip ? uint64_t{1} : 0, 0};
     }
-    Array gradients, weights, master, moment1, moment2;
+    Array gradients, weights, master, moment1, moment2, reduced;
     cudasim::DeviceBuffer control;
   };
 
@@ -132,6 +146,13 @@ class Fused {
     return std::accumulate(test_.counts.begin(), test_.counts.begin() + rank, size_t{0});
   }
   size_t total() const { return start(size()); }
+
+  void* reducedOf(int rank) const {
+    const OnDevice& device = onDevice_[static_cast<size_t>(rank)];
+    return test_.kept == FusedCase::Nowhere ? nullptr
+           : test_.kept == FusedCase::Apart ? static_cast<void*>(device.reduced.device())
+                                            : device.gradients.device() + 2 * start(rank);
+  }
 
   ReduceAdamwGatherArgs argsOf(int rank) {
     const OnDevice& device = onDevice_[static_cast<size_t>(rank)];
@@ -171,7 +192,8 @@ class Fused {
                   test_.stochastic ? 1 : 0,
                   kSeed,
                   start(rank),
-                  device.control.device<pealAdamwControl_t>()};
+                  device.control.device<pealAdamwControl_t>(),
+                  reducedOf(rank)};
     return args;
   }
 
@@ -269,7 +291,10 @@ TEST(FusedStep, EqualsTheSeparateSteps) {
                          .channels = channels,
                          .inPlace = inPlace,
                          .references = references,
-                         .stochastic = channels == 3});
+                         .stochastic = channels == 3,
+                         .kept = inPlace         ? FusedCase::Apart
+                                 : channels == 3 ? FusedCase::InGradients
+                                                 : FusedCase::Nowhere});
           }
         }
       }
@@ -302,8 +327,11 @@ TEST(FusedStep, HoldsUnderStarvationAndDelayedStores) {
     cudasim::options().random = cudasim::options().starve = cudasim::options().weak = 1;
     for (const Algorithm algorithm : {Algorithm::TwoShot, Algorithm::Ring}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed);
-      runTwoSteps(
-          {.counts = {700, 0, 1501}, .algorithm = algorithm, .channels = 2, .references = seed % 2 == 0});
+      runTwoSteps({.counts = {700, 0, 1501},
+                   .algorithm = algorithm,
+                   .channels = 2,
+                   .references = seed % 2 == 0,
+                   .kept = FusedCase::InGradients});
     }
   }
   cudasim::options() = before;

@@ -77,6 +77,17 @@ class Train(unittest.TestCase):
                                        "--trace", str(trace)))
         self.assert_near(first[:2] + second[:2] + third[:2], whole[:6])
         self.assertIn("all-gather", trace.read_text(encoding="utf-8"))
+        self.assertIn("model (queueing)", trace.read_text(encoding="utf-8"))
+
+    def test_groups_precisions_and_fused_steps_are_the_hosts(self):
+        for choices in (["--stage", "2", "--shard-group", "1", "--reduce", "fp32"],
+                        ["--stage", "3", "--shard-group", "2", "--master", "remainder", "--accumulate", "2"],
+                        ["--stage", "1", "--no-skip", "--clip", "0", "--bucket-bytes", "2000"]):
+            common = ["--ranks", "4", "--steps", "4", *choices]
+            host, cuda = self.train("host", *common), self.train("cuda", *common)
+            self.assert_near(self.losses(cuda), self.losses(host))
+            if "--no-skip" in choices:
+                self.assertGreater(cuda[-1]["fusedBuckets"], 0, cuda[-1])
 
     def test_what_is_missing_is_told(self):
         for environment, arguments, sentences in (

@@ -1,9 +1,10 @@
 // The ZeRO engine on simulated GPUs: the bits of host memory at every stage, with nothing but its events
 // between the trainer's stream and its own; checkpoints; what is refused.
-#include <filesystem>
+#include <array>
 
 #include "tests/cuda/injection.h"
 #include "tests/cuda/zero_ranks.h"
+#include "tests/support/scratch_folder.h"
 
 namespace {
 
@@ -67,6 +68,157 @@ TEST(ZeroEngine, RoundsStochasticallySkipsAndFillsAsTheHostDoes) {
       setup.withheld = 5;
       expectHostsBits({0, 1, 1}, setup);
     }
+  });
+}
+
+// fp32 gradients, remainders in place of masters, fp32 weights.
+struct Precisions {
+  pealZeroMasterFormat_t master;
+  pealZeroReduceType_t reduce;
+};
+constexpr Precisions kPrecisions[] = {{pealZeroMasterRemainder, pealZeroReduceBf16},
+                                      {pealZeroMasterFp32, pealZeroReduceFp32},
+                                      {pealZeroMasterRemainder, pealZeroReduceFp32},
+                                      {pealZeroMasterIsWeight, pealZeroReduceFp32}};
+
+TEST(ZeroEngine, KeepsMastersAndGradientsAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (const Precisions& precisions : kPrecisions) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        for (const int microBatches : {1, 2}) {
+          SCOPED_TRACE(testing::Message()
+                       << "master " << precisions.master << ", reduce " << precisions.reduce);
+          ZeroSetup setup = setupOf(stage, 300, microBatches);
+          setup.options.master = precisions.master;
+          setup.options.reduceType = precisions.reduce;
+          setup.nonFinite = 1;
+          expectHostsBits({0, 1, 1}, setup);
+        }
+      }
+    }
+    ZeroSetup random = setupOf(2, 300);
+    random.options.reduceType = pealZeroReduceFp32;
+    random.options.stochasticRounding = 1;
+    random.options.seed = 7;
+    expectHostsBits({0, 1}, random);
+  });
+}
+
+// Shard groups: two of two, and four of one; micro-batches reduced in the group or each over all groups.
+TEST(ZeroEngine, DividesInShardGroupsAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (const int group : {1, 2}) {
+        for (const int microBatches : {1, 2}) {
+          for (const int each : {0, 1}) {
+            SCOPED_TRACE(testing::Message() << "groups of " << group << ", each micro-batch " << each);
+            if (each > microBatches - 1) {
+              continue;
+            }
+            ZeroSetup setup = setupOf(stage, 300, microBatches);
+            setup.options.shardGroup = group;
+            setup.options.reduceEachMicroBatch = each;
+            setup.options.reduceType = stage == 2 ? pealZeroReduceFp32 : pealZeroReduceBf16;
+            setup.steps = 2;
+            expectHostsBits({0, 1, 2, 3}, setup);
+          }
+        }
+      }
+    }
+    // One micro-batch: the bits of stage 3 on all ranks.
+    ZeroSetup grouped = setupOf(3, 300);
+    grouped.options.shardGroup = 2;
+    const ZeroOutcome flat = trainOn({0, 1, 2, 3}, setupOf(3, 300)).front();
+    trainOn({0, 1, 2, 3}, grouped,
+            [](ZeroRank& rank, int) { PEAL_ZERO_OK(rank.zero(), pealZeroCheckReplicas(rank.zero())); })
+        .front()
+        .expectEqual(flat);
+  });
+}
+
+// Gradients come in another order than was assumed, so buckets are rebuilt after the first step: the state
+// moves, and no bit changes.
+TEST(ZeroEngine, RebuildsBucketsAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 2; ++stage) {
+      for (const Precisions& precisions :
+           {Precisions{pealZeroMasterFp32, pealZeroReduceBf16}, kPrecisions[0], kPrecisions[3]}) {
+        ZeroSetup setup = setupOf(stage, 300);
+        setup.options.master = precisions.master;
+        setup.options.reduceType = precisions.reduce;
+        setup.options.bucketSlots = 8;
+        setup.options.stochasticRounding = precisions.master == pealZeroMasterFp32 ? 1 : 0;
+        setup.inOrderOfRegistration = true;
+        expectHostsBits({0, 1, 1}, setup);
+        std::array<uint64_t, 2> calls{};  // of first values and of what was moved, on rank 0
+        std::array<ZeroOutcome, 2> outcomes;
+        for (const int rebuilds : {0, 1}) {
+          setup.options.rebuildBuckets = rebuilds;
+          outcomes[static_cast<size_t>(rebuilds)] =
+              trainOn({0, 1, 1}, setup, [&](ZeroRank& rank, int number) {
+                pealZeroCounters_t counters{};
+                PEAL_ZERO_OK(rank.zero(), pealZeroGetCounters(rank.zero(), &counters));
+                if (number == 0) {
+                  calls[static_cast<size_t>(rebuilds)] = counters.calls[pealZeroStart];
+                }
+              }).front();
+        }
+        // The order of gradients; below stage 0 also the planes of the state, and the weights once more.
+        EXPECT_GT(calls[1], calls[0] + (stage == 0 ? 0 : 5));
+        outcomes[0].expectEqual(outcomes[1]);
+      }
+    }
+  });
+}
+
+// Announced steps without a norm: buckets are reduced, updated and gathered by one kernel each.
+TEST(ZeroEngine, FusesStepsAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (const int stage : {1, 2}) {
+      for (const std::vector<int>& devices : kDevices) {
+        for (const bool random : {false, true}) {
+          for (const int microBatches : {1, 2}) {
+            ZeroSetup setup = setupOf(stage, 300, microBatches);
+            setup.options.clipNorm = 0;
+            setup.options.skipNonFinite = 0;
+            setup.options.stochasticRounding = random ? 1 : 0;
+            setup.options.bucketSlots = 8;
+            SCOPED_TRACE(testing::Message() << devices.size() << " ranks, stage " << stage << ", random "
+                                            << random << ", " << microBatches << " micro-batches");
+            const ZeroOutcome expected = trainOn(hostRanks(devices.size()), setup).front();
+            setup.announces = true;
+            for (const ZeroOutcome& outcome : trainOn(devices, setup)) {
+              outcome.expectEqual(expected);
+              // Stage 2 adds micro-batches up after their reduction, which is two-phase on GPUs.
+              EXPECT_EQ(outcome.fused.back() > 0, stage == 1 || microBatches == 1);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ZeroEngine, SaysWhyAGpusBucketIsNotFused) {
+  inProcess(smallGpu(), [] {
+    ZeroSetup setup = setupOf(1, 1 << 20);  // one bucket, of two groups
+    setup.options.clipNorm = 0;
+    setup.options.skipNonFinite = 0;
+    const auto says = [](const char* words) {
+      return [words](ZeroRank& rank, int) {
+        pealZeroFusedStatus_t status{};
+        PEAL_ZERO_OK(rank.zero(), pealZeroGetFusedStatus(rank.zero(), &status));
+        EXPECT_EQ(status.fusedBuckets, 0U);
+        EXPECT_NE(std::string(status.reason).find(words), std::string::npos) << status.reason;
+      };
+    };
+    (void)trainOn({0, 1}, setup, says("parameters of one group"));
+    setup.options.master = pealZeroMasterRemainder;
+    (void)trainOn({0, 1}, setup, says("remainders"));
+    setup = setupOf(2, 300, 2);
+    setup.options.clipNorm = 0;
+    setup.options.skipNonFinite = 0;
+    (void)trainOn({0, 1}, setup, says("added up after"));
   });
 }
 
@@ -252,12 +404,7 @@ TEST(ZeroEngine, ArenasAreThePlannersAndReplicasAreCompared) {
 
 class ZeroCheckpoints : public testing::Test {
  protected:
-  ZeroCheckpoints() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "peal-zero-gpu-XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~ZeroCheckpoints() override { std::filesystem::remove_all(directory_); }
-  std::string directory_;
+  const ScratchFolder folder_{"peal-zero-gpu-"};
 };
 
 // Saved from GPUs, gone on with on GPUs, on host memory and on another number of ranks; and the other way
@@ -280,7 +427,7 @@ TEST_F(ZeroCheckpoints, GoOnFromGpusAndFromHosts) {
           rank.step();
         };
       };
-      const std::string gpu = directory_ + "/gpu", host = directory_ + "/host";
+      const std::string gpu = folder_ / "gpu", host = folder_ / "host";
       (void)trainOn({0, 1}, setup, saveTo(gpu));
       (void)trainOn(hostRanks(2), setup, saveTo(host));
       ZeroSetup fresh = setup;
@@ -317,28 +464,12 @@ TEST(ZeroEngine, TracesItsStream) {
   });
 }
 
-TEST(ZeroEngine, RefusesWhatItCannotDoOnGpus) {
+TEST(ZeroEngine, RefusesStreamsThatAreNotItsDevices) {
   inProcess(smallGpu(), [] {
     const std::vector<pealComm_t> comms = initAll({0, 1});
     onThreads(2, [&](int rank) {
       const pealComm_t comm = comms[static_cast<size_t>(rank)];
-      const auto refuses = [&](const pealZeroOptions_t& options, const char* words) {
-        pealZero_t zero = nullptr;
-        EXPECT_EQ(pealZeroCreate(&zero, comm, &options), pealInvalidUsage);
-        EXPECT_NE(std::string(pealZeroGetLastError(nullptr)).find(words), std::string::npos)
-            << pealZeroGetLastError(nullptr);
-      };
-      pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
-      options.master = pealZeroMasterRemainder;
-      refuses(options, "pealZeroMasterFp32");
-      options = PEAL_ZERO_OPTIONS_INITIALIZER;
-      options.reduceType = pealZeroReduceFp32;
-      refuses(options, "pealZeroReduceBf16");
-      options = PEAL_ZERO_OPTIONS_INITIALIZER;
-      options.stage = 1;
-      options.shardGroup = 1;
-      refuses(options, "shardGroup 0");
-      options = PEAL_ZERO_OPTIONS_INITIALIZER;
+      const pealZeroOptions_t options = PEAL_ZERO_OPTIONS_INITIALIZER;
       pealZero_t zero = nullptr;
       ASSERT_EQ(pealZeroCreate(&zero, comm, &options), pealSuccess) << pealZeroGetLastError(nullptr);
       const GpuStream elsewhere(rank == 0 ? 1 : 0);

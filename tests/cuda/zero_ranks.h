@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -28,6 +29,9 @@ struct ZeroSetup {
                                         {1, 1, false},    {129, 2},          {13, 2}, {40, 2, true, 0, true},
                                         {7, 2, false, 1}, {200, 3, true, 1}, {31, 3}};
   int steps = 3;
+  bool announces = false;  // the step before the last backward pass: pealZeroExpectStep
+  // The order in which gradients are handed over inside a unit; false: the reverse of registration.
+  bool inOrderOfRegistration = false;
   int withheld = -1;   // a parameter without a gradient
   int nonFinite = -1;  // the step in which one gradient is infinite
   // What a rank's stream sleeps before it writes the gradient of a unit's first parameter.
@@ -40,6 +44,7 @@ struct ZeroOutcome {
   std::vector<float> master, moment1, moment2, weight;
   std::vector<double> norms;
   std::vector<int> skipped;
+  std::vector<uint64_t> fused;  // buckets of each step: not compared
 
   void expectEqual(const ZeroOutcome& other) const {
     const auto same = [](const auto& a, const auto& b) {
@@ -83,16 +88,21 @@ class ZeroRank {
 
   pealZero_t zero() const { return zero_; }
   void step() {
+    const uint64_t tokens = 16 + 5 * static_cast<uint64_t>(rank_);
     for (int microBatch = 0; microBatch < setup_.options.microBatches; ++microBatch) {
       forward();
+      if (setup_.announces && microBatch + 1 == setup_.options.microBatches) {
+        PEAL_ZERO_OK(zero_, pealZeroExpectStep(zero_, kRate, tokens));
+      }
       backward(microBatch);
       PEAL_ZERO_OK(zero_, pealZeroEndMicroBatch(zero_));
     }
     pealZeroReport_t report{};
-    PEAL_ZERO_OK(zero_, pealZeroStep(zero_, 1e-2, 16 + 5 * static_cast<uint64_t>(rank_), &report));
+    PEAL_ZERO_OK(zero_, pealZeroStep(zero_, kRate, tokens, &report));
     ++steps_;
     outcome_.norms.push_back(report.skipped != 0 ? -1 : report.gradientNorm);
     outcome_.skipped.push_back(report.skipped);
+    outcome_.fused.push_back(report.fusedBuckets);
   }
   ZeroOutcome outcome() {
     ZeroOutcome read = outcome_;
@@ -115,9 +125,14 @@ class ZeroRank {
   }
 
  private:
-  // A gradient to be made of the weights: both in `values`, one after the other.
+  static constexpr double kRate = 1e-2;
+  bool hasWideGradients() const { return setup_.options.reduceType == pealZeroReduceFp32; }
+  bool hasWideWeights() const { return setup_.options.master == pealZeroMasterIsWeight; }
+
+  // A gradient to be made of the weights, in their place and, where it is fp32, beyond it.
   struct Task {
-    uint16_t* values;
+    void* values;
+    bool wideWeights, wideGradient;
     uint64_t elements;
     size_t parameter;
     int rank, microBatch;
@@ -130,15 +145,26 @@ class ZeroRank {
     if (task.sleep.count() > 0) {
       std::this_thread::sleep_for(task.sleep);
     }
+    std::vector<float> made(task.elements);
+    if (task.wideWeights) {
+      std::memcpy(made.data(), task.values, task.elements * sizeof(float));
+    } else {
+      std::transform(static_cast<const uint16_t*>(task.values),
+                     static_cast<const uint16_t*>(task.values) + task.elements, made.begin(), fromBf16);
+    }
     for (uint64_t i = 0; i < task.elements; ++i) {
       const uint64_t place = i * 31 + task.parameter * 17 + static_cast<uint64_t>(task.rank) * 7 +
                              task.step * 3 + static_cast<uint64_t>(task.microBatch) * 11;
       const float target = (static_cast<float>(place % 97) - 48.0F) * 0.021F;
-      task.values[i] =
-          toBf16((fromBf16(task.values[i]) - target) * (1 + static_cast<float>(task.rank) * 0.37F));
+      made[i] = (made[i] - target) * (1 + static_cast<float>(task.rank) * 0.37F);
     }
     if (task.isInfinite) {
-      task.values[0] = 0x7f80;
+      made[0] = std::numeric_limits<float>::infinity();
+    }
+    if (task.wideGradient) {
+      std::memcpy(task.values, made.data(), task.elements * sizeof(float));
+    } else {
+      std::transform(made.begin(), made.end(), static_cast<uint16_t*>(task.values), toBf16);
     }
   }
 
@@ -193,7 +219,9 @@ class ZeroRank {
         PEAL_ZERO_OK(zero_, pealZeroUnitEnter(zero_, unit, pealZeroBackward));
       }
       bool isFirst = true;
-      for (size_t id = setup_.parameters.size(); id-- > 0;) {
+      const size_t all = setup_.parameters.size();
+      for (size_t i = 0; i < all; ++i) {
+        const size_t id = setup_.inOrderOfRegistration ? i : all - 1 - i;
         const ZeroParameter& parameter = setup_.parameters[id];
         if (parameter.unit == unit && !parameter.frozen && static_cast<int>(id) != setup_.withheld) {
           handOver(id, microBatch, std::exchange(isFirst, false));
@@ -203,24 +231,45 @@ class ZeroRank {
     }
   }
 
+  void memory(int id, const void*& weights, void*& gradient) {
+    if (hasWideWeights()) {
+      const float* wide = nullptr;
+      PEAL_ZERO_OK(zero_, pealZeroWeightsFp32(zero_, id, &wide));
+      weights = wide;
+    } else {
+      const uint16_t* rounded = nullptr;
+      PEAL_ZERO_OK(zero_, pealZeroWeights(zero_, id, &rounded));
+      weights = rounded;
+    }
+    if (hasWideGradients()) {
+      float* wide = nullptr;
+      PEAL_ZERO_OK(zero_, pealZeroGradientFp32(zero_, id, &wide));
+      gradient = wide;
+    } else {
+      uint16_t* rounded = nullptr;
+      PEAL_ZERO_OK(zero_, pealZeroGradient(zero_, id, &rounded));
+      gradient = rounded;
+    }
+  }
+
   void handOver(size_t id, int microBatch, bool isFirst) {
     const ZeroParameter& parameter = setup_.parameters[id];
-    const uint16_t* weights = nullptr;
-    uint16_t* gradient = nullptr;
-    PEAL_ZERO_OK(zero_, pealZeroWeights(zero_, static_cast<int>(id), &weights));
-    PEAL_ZERO_OK(zero_, pealZeroGradient(zero_, static_cast<int>(id), &gradient));
-    const size_t bytes = parameter.elements * sizeof(uint16_t);
+    const void* weights = nullptr;
+    void* gradient = nullptr;
+    memory(static_cast<int>(id), weights, gradient);
+    const size_t weightBytes = parameter.elements * (hasWideWeights() ? 4 : 2);
+    const size_t bytes = parameter.elements * (hasWideGradients() ? 4 : 2);
     auto task = std::make_unique<Task>(
-        Task{gradient, parameter.elements, id, rank_, microBatch, steps_,
-             static_cast<int>(steps_) == setup_.nonFinite && id == 2 && rank_ == 0,
+        Task{gradient, hasWideWeights(), hasWideGradients(), parameter.elements, id, rank_, microBatch,
+             steps_, static_cast<int>(steps_) == setup_.nonFinite && id == 2 && rank_ == 0,
              isFirst && setup_.delay ? setup_.delay(rank_, parameter.unit) : std::chrono::milliseconds(0)});
     if (device_ < 0) {
-      std::copy_n(weights, parameter.elements, gradient);
+      std::memcpy(gradient, weights, weightBytes);
       computeGradient(task.get());
     } else {
       CUDA_OK(cudaSetDevice(cudasim::deviceOf(device_)));
       CUDA_OK(cudaMallocHost(&task->values, bytes + 1));
-      CUDA_OK(cudaMemcpyAsync(task->values, weights, bytes, cudaMemcpyDeviceToHost, stream_->get()));
+      CUDA_OK(cudaMemcpyAsync(task->values, weights, weightBytes, cudaMemcpyDeviceToHost, stream_->get()));
       CUDA_OK(cudaLaunchHostFunc(stream_->get(), computeGradient, task.get()));
       CUDA_OK(cudaMemcpyAsync(gradient, task->values, bytes, cudaMemcpyHostToDevice, stream_->get()));
       tasks_.push_back(std::move(task));

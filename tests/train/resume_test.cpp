@@ -214,6 +214,8 @@ TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {
   const std::pair<Arguments, std::string> cases[] = {
       {{"--seed", "2"}, "its seed is 1, this run's is 2"},
       {{"--width", "24"}, "its width is 12, this run's is 24"},
+      {{"--beta2", "0.9"}, "its beta2 is 0.99, this run's is 0.9"},
+      {{"--embedding-decay", "0"}, "its embeddingDecay is 0.1, this run's is 0"},
       {{"--tokenizer", "bpe"}, "this run's is"},
       {{"--steps", "1"}, "it is of step 2, and --steps is 1"},
       {{"--resume", "/no/such/checkpoint"}, "cannot resume from '/no/such/checkpoint'"},

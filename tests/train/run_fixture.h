@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/scratch_folder.h"
 #include "tests/train/command.h"
 
 #define EXPECT_IN(part, whole) EXPECT_NE((whole).find(part), std::string::npos) << (whole)
@@ -43,12 +44,6 @@ inline bool writes(const std::string& metricsPath, const std::string& event, con
 
 class RunTest : public testing::Test {
  protected:
-  RunTest()
-      : folder_(std::filesystem::temp_directory_path() / ("peal-train-test." + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~RunTest() override { std::filesystem::remove_all(folder_); }
-
   std::string file(const std::string& name) const { return folder_ / name; }
   std::string writeFile(const std::string& name, const std::string& text) const {
     std::ofstream(file(name)) << text;
@@ -102,7 +97,7 @@ class RunTest : public testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  test::ScratchFolder folder_{"peal-train-test."};
 };
 
 }  // namespace peal::train

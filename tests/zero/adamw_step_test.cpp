@@ -42,7 +42,8 @@ struct Shard {
             0,
             0,
             0,
-            &control};
+            &control,
+            nullptr};
   }
 };
 
@@ -152,10 +153,11 @@ struct RankShard {
       : master(count, 0.25f + static_cast<float>(rank)), moment1(count), moment2(count) {}
   pealAdamw_t state() {
     return {0.9, 0.99, 1e-8, master.data(), moment1.data(), moment2.data(), master.size(), nullptr, 0,
-            1,   9,    3,    &control};
+            1,   9,    3,    &control,      reduced};
   }
   std::vector<float> master, moment1, moment2;
   pealAdamwControl_t control{0, 1e-2, 1, 0, 0};
+  void* reduced = nullptr;
 };
 
 TEST(ReduceAdamwGather, EqualsTheThreeSteps) {
@@ -171,12 +173,15 @@ TEST(ReduceAdamwGather, EqualsTheThreeSteps) {
           gradients[i] = toBf16(static_cast<float>((i * 7 + own * 3) % 19) - 9);
         }
         RankShard fused(counts[own], rank), separate(counts[own], rank);
+        std::vector<uint16_t> sums(counts[own]), kept(counts[own]);
+        fused.reduced = kept.data();
         for (int step = 0; step < 2; ++step) {
           pealAdamw_t state = separate.state();
           uint16_t* block = expected.data() + before;
           ASSERT_EQ(pealReduceScatterV(gradients.data(), block, counts.data(), pealBfloat16, pealSum, comm,
                                        nullptr),
                     pealSuccess);
+          sums.assign(block, block + counts[own]);
           ASSERT_EQ(pealAdamwStep(block, block, &state, PEAL_DEVICE_HOST, nullptr), pealSuccess);
           ASSERT_EQ(pealAllGatherV(block, expected.data(), counts.data(), pealBfloat16, comm, nullptr),
                     pealSuccess);
@@ -187,6 +192,7 @@ TEST(ReduceAdamwGather, EqualsTheThreeSteps) {
                     pealSuccess)
               << pealGetLastError(comm);
           EXPECT_EQ(weights, expected);
+          EXPECT_EQ(kept, sums);
           EXPECT_EQ(fused.master, separate.master);
           EXPECT_EQ(fused.moment2, separate.moment2);
         }

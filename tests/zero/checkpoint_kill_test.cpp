@@ -63,8 +63,8 @@ int saveForever(const Child& child, const std::string& directory) {
 }
 
 TEST(Kill, AtRandomMomentsOfSavingLeavesTheLastCheckpointWhole) {
-  std::string directory = (fs::temp_directory_path() / "peal-kill-XXXXXX").string();
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const peal::test::ScratchFolder folder("peal-kill-");
+  const std::string directory = folder.path();
   constexpr unsigned kSeed = 20261130;
   std::mt19937 random(kSeed);
   int leftovers = 0;
@@ -90,12 +90,11 @@ TEST(Kill, AtRandomMomentsOfSavingLeavesTheLastCheckpointWhole) {
     trainer.engine().save(directory + "/after");
   });
   EXPECT_LE(entriesOf(directory), 4u);  // same, round0, round1, after: no leftovers
-  fs::remove_all(directory);
 }
 
 TEST(DiskFull, IsAnErrorOnAllRanksAndLeavesTheOldCheckpoint) {
-  std::string directory = (fs::temp_directory_path() / "peal-full-XXXXXX").string();
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const peal::test::ScratchFolder folder("peal-full-");
+  const std::string directory = folder.path();
   const auto body = [&](const Child&) {
     signal(SIGXFSZ, SIG_IGN);
     onRanks(2, [&](int rank, pealComm_t comm) {
@@ -127,7 +126,6 @@ TEST(DiskFull, IsAnErrorOnAllRanksAndLeavesTheOldCheckpoint) {
   peal::test::expectAllSucceeded(peal::test::runProcesses(1, std::chrono::seconds(30), body));
   EXPECT_EQ(verifyAll(directory + "/a"), 0u);
   EXPECT_EQ(entriesOf(directory), 1u);
-  fs::remove_all(directory);
 }
 
 }  // namespace

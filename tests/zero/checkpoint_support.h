@@ -8,34 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/scratch_folder.h"
 #include "tests/zero/ranks.h"
 
 namespace peal::zero::test {
 
 namespace fs = std::filesystem;
 
-// A directory of the test, removed at its end.
-class CheckpointDirectory {
+class CheckpointDirectory : public peal::test::ScratchFolder {
  public:
-  CheckpointDirectory() {
-    std::string name = (fs::temp_directory_path() / "peal-checkpoint-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr) << name;
-    path_ = name;
-  }
-  ~CheckpointDirectory() { fs::remove_all(path_); }
-  CheckpointDirectory(const CheckpointDirectory&) = delete;
-  CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  CheckpointDirectory() : ScratchFolder("peal-checkpoint-") {}
   std::vector<std::string> names() const {
     std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(path_)) {
+    for (const auto& entry : fs::directory_iterator(path())) {
       found.push_back(entry.path().filename().string());
     }
     return found;
   }
-
- private:
-  fs::path path_;
 };
 
 inline pealZeroOptions_t checkpointOptions(int stage, size_t bucketBytes = 100) {

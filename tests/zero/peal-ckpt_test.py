@@ -62,6 +62,8 @@ class Commands(unittest.TestCase):
         self.path = Path(self.folder.name)
         write_safetensors(self.path / "in", TENSORS)
         self.succeed("import", self.path / "in", self.path / "one")
+        self.assertIn("holds a checkpoint already, of step 0", self.fail("import", self.path / "in", self.path / "one"))
+        self.succeed("import", "--force", self.path / "in", self.path / "one")
 
     def succeed(self, *arguments):
         done = run(*arguments)

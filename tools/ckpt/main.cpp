@@ -160,7 +160,7 @@ int run(int argc, char** argv) {
   CLI::App app{"Looks into checkpoints of the ZeRO engine (docs/CHECKPOINTS.md)."};
   app.require_subcommand(1);
   std::string path, other, tensors = "weights";
-  bool asJson = false;
+  bool asJson = false, replaces = false;
   CLI::App* listing = app.add_subcommand("list", "what a checkpoint holds");
   listing->add_flag("--json", asJson, "as JSON");
   CLI::App* verifying = app.add_subcommand("verify", "reads everything and checks every checksum");
@@ -178,6 +178,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   importing->add_option("file", path, "a safetensors file of F32 and BF16 tensors")->required();
   importing->add_option("checkpoint", other, "the directory to make")->required();
+  importing->add_flag("--force", replaces, "replace a checkpoint that is there");
   if (const std::optional<int> code = parseArguments(app, argc, argv)) {
     return *code;
   }
@@ -198,7 +199,7 @@ int run(int argc, char** argv) {
                       other);
     return 0;
   }
-  importSafetensors(path, other);
+  importSafetensors(path, other, replaces ? Existing::Replaced : Existing::Kept);
   return 0;
 }
 

@@ -115,7 +115,13 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
   }
 }
 
-void importSafetensors(const std::string& file, const std::string& path) {
+void importSafetensors(const std::string& file, const std::string& path, Existing existing) {
+  if (existing == Existing::Kept && std::filesystem::exists(path + "/manifest.txt")) {
+    throw ToolError(
+        fmt::format("{} holds a checkpoint already, of step {}: give another name, or --force to "
+                    "replace it",
+                    path, zero::Checkpoint(path).info().step));
+  }
   std::ifstream in(file, std::ios::binary);
   uint64_t length = 0;
   in.read(reinterpret_cast<char*>(&length), sizeof length);

@@ -14,7 +14,8 @@ enum class Exported { Weights, Master, All };  // bf16; fp32; fp32 masters and b
 void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file);
 
 // F32 and BF16 tensors become the masters of a checkpoint of step 0 with moments of zero. Needs the memory of
-// an engine on one rank: 20 bytes per element.
-void importSafetensors(const std::string& file, const std::string& path);
+// an engine on one rank: 20 bytes per element. A checkpoint that is at `path` stays unless it may go.
+enum class Existing { Kept, Replaced };
+void importSafetensors(const std::string& file, const std::string& path, Existing existing);
 
 }  // namespace peal::tools

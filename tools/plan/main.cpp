@@ -54,7 +54,9 @@ void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
                  "HSDP: bytes per element of sums on their way between groups; peal's engine: 4; 0: those of "
                  "--reduce-bytes, as in the published formula")
       ->capture_default_str();
-  app.add_option("--units", input.units, "stage 3: units that are gathered one by one, such as layers");
+  app.add_option(
+      "--units", input.units,
+      "stage 3: units that are gathered one by one, such as layers; without it the whole model is one");
   addQuantity(app, "--unit-elements", input.unitElements, Quantity::Count, "parameters of the largest unit");
   addQuantity(app, "--bucket-bytes", input.bucketBytes, Quantity::Amount,
               "size of a gradient bucket (25MiB)");

@@ -13,6 +13,7 @@
 #include "tools/train/run.h"
 #include "tools/train/termination.h"
 #include "tools/train/trace.h"
+#include "tools/train/trainer.h"
 
 namespace peal::train {
 namespace {
@@ -48,6 +49,10 @@ int trainMain(int argc, char** argv) {
   checkShardGroup(options, size);
   if (!options.resumePath.empty()) {
     continueRun(options, text, size);
+  }
+  const pealZeroOptions_t engine = engineOptions(options);
+  if (pealZeroCheckOptions(&engine) != pealSuccess) {
+    throw tools::UsageError(pealZeroGetLastError(nullptr));
   }
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");

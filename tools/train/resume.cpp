@@ -36,6 +36,11 @@ json identityOf(const TrainOptions& options, const Text& text) {
           {"width", options.shape.width},
           {"heads", options.shape.heads},
           {"context", options.shape.context},
+          {"beta1", options.beta1},
+          {"beta2", options.beta2},
+          {"epsilon", options.epsilon},
+          {"weightDecay", options.weightDecay},
+          {"embeddingDecay", options.embeddingDecay},
           {"vocabulary", text.vocabulary()},
           {"text", fmt::format("{:016x}", textHash(text))},
           {"tokenizer", text.bpe() ? text.bpe()->serialize() : "characters"}};
@@ -101,7 +106,9 @@ void continueRun(TrainOptions& options, const Text& text, int size) {
   const json mine = identityOf(options, text);
   for (const auto& [name, value] : mine.items()) {
     const json theirs = saved["run"].value(name, json());
-    if (theirs != value) {
+    // A run saved before AdamW's numbers were noted here has none; the engine compares its own.
+    const bool isUnknown = theirs.is_null() && value.is_number_float();
+    if (theirs != value && !isUnknown) {
       throw UsageError(
           fmt::format("cannot resume from '{}': its {} is {}, this run's is {}. Use the options and the "
                       "text of the run that saved it",

@@ -185,7 +185,8 @@ void Tracer::write(std::vector<std::vector<TraceSpan>>& ranks, size_t units) con
                  what, rank, row, name);
     };
     meta("process_name", 0, fmt::format("rank {}", rank));
-    meta("thread_name", kModelRow, "model");
+    // A GPU computes after the host has queued what is to be computed.
+    meta("thread_name", kModelRow, options_.device == ComputeDevice::Cuda ? "model (queueing)" : "model");
     meta("thread_name", kCommunicationRow, "communication");
     // Outer before inner, as some viewers want it.
     std::sort(ranks[rank].begin(), ranks[rank].end(), [](const TraceSpan& a, const TraceSpan& b) {

@@ -11,7 +11,7 @@ PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) adamwStep(PEAL_GRID_CONSTANT AdamwStepA
   readAdamwControl(args.state, view);
   syncBlock();
   if (!view.skip) {
-    adamwRange(args.state, view, {args.gradient, args.weight, 0, args.state.count},
+    adamwRange(args.state, view, {args.gradient, args.weight, 0, args.state.count, nullptr},
                uint64_t{blockIndex()} * blockThreads() + threadIndex(),
                uint64_t{gridBlocks()} * blockThreads());
   }

@@ -28,6 +28,7 @@ struct AdamwRange {
   const uint16_t* gradient;  // of element `begin`
   uint16_t* weight;          // the same; may equal gradient
   uint64_t begin, count;     // of the shard
+  uint16_t* kept;            // where the gradient of `begin` is kept; nullptr: nowhere
 };
 
 constexpr uint32_t kAdamwLanes = 8;
@@ -94,7 +95,11 @@ PEAL_DEVICE void adamwOne(const pealAdamw_t& state, const AdamwStepView& view, c
   float master = loadGlobal(state.master + index);
   float moment1 = loadGlobal(state.moment1 + index);
   float moment2 = loadGlobal(state.moment2 + index);
-  adamwElement(scalars, fromBf16(loadGlobal(range.gradient + i)), master, moment1, moment2);
+  const uint16_t gradient = loadGlobal(range.gradient + i);
+  if (range.kept != nullptr) {
+    storeGlobal(range.kept + i, gradient);
+  }
+  adamwElement(scalars, fromBf16(gradient), master, moment1, moment2);
   storeGlobal(state.master + index, master);
   storeGlobal(state.moment1 + index, moment1);
   storeGlobal(state.moment2 + index, moment2);
@@ -126,6 +131,9 @@ PEAL_DEVICE void adamwEight(const pealAdamw_t& state, const AdamwStepView& view,
   AdamwFloats master = loadFloats(state.master + index);
   AdamwFloats moment1 = loadFloats(state.moment1 + index);
   AdamwFloats moment2 = loadFloats(state.moment2 + index);
+  if (range.kept != nullptr) {
+    store16(range.kept + i, gradient);
+  }
   Vec16 weight{};
   PEAL_UNROLL
   for (uint32_t k = 0; k < kAdamwLanes; ++k) {
@@ -157,10 +165,10 @@ PEAL_DEVICE void adamwRange(const pealAdamw_t& state, const AdamwStepView& view,
   const auto at = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16; };
   // Elements until the gradient is aligned; then all arrays are, or none of the vector path is taken.
   uint64_t head = (16 - at(range.gradient)) % 16 / 2;
-  const bool together = at(range.gradient + head) == 0 && at(range.weight + head) == 0 &&
-                        at(state.master + range.begin + head) == 0 &&
-                        at(state.moment1 + range.begin + head) == 0 &&
-                        at(state.moment2 + range.begin + head) == 0;
+  const bool together =
+      at(range.gradient + head) == 0 && at(range.weight + head) == 0 &&
+      (range.kept == nullptr || at(range.kept + head) == 0) && at(state.master + range.begin + head) == 0 &&
+      at(state.moment1 + range.begin + head) == 0 && at(state.moment2 + range.begin + head) == 0;
   head = !together || head > range.count ? range.count : head;
   const uint64_t vectors = (range.count - head) / kAdamwLanes;
   AdamwDecay decay;

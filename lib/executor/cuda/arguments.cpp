@@ -134,6 +134,9 @@ Result<void> checkAdamw(const std::string& name, int device, const pealAdamw_t& 
   PEAL_TRY(checkBuffer(name, device, "state->moment2", state.moment2, bytes));
   PEAL_TRY(checkBuffer(name, device, "state->segments", state.segments,
                        state.segmentCount * sizeof(pealAdamwSegment_t)));
+  if (state.reduced != nullptr) {
+    PEAL_TRY(checkBuffer(name, device, "state->reduced", state.reduced, state.count * sizeof(uint16_t)));
+  }
   return checkControl(name, device, state.control);
 }
 

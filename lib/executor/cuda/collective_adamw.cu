@@ -14,7 +14,10 @@ struct AdamwEpilogue {
 
   PEAL_DEVICE_CALL void operator()(std::byte* chunk, Chunk c) const {
     auto* values = reinterpret_cast<uint16_t*>(chunk);
-    adamwRange(state, view, {values, values, c.offset - shardStart, c.count}, threadIndex(), blockThreads());
+    const uint64_t begin = c.offset - shardStart;
+    auto* reduced = static_cast<uint16_t*>(state.reduced);
+    adamwRange(state, view, {values, values, begin, c.count, reduced == nullptr ? nullptr : reduced + begin},
+               threadIndex(), blockThreads());
   }
 };
 

@@ -11,7 +11,9 @@ set(PEAL_CUDA_KERNEL_SOURCES
     lib/executor/cuda/collective_ll128.cu
     lib/executor/cuda/collective_simple.cu
     lib/executor/cuda/point_to_point.cu
-    lib/zero/cuda/passes.cu)
+    lib/zero/cuda/passes.cu
+    lib/zero/cuda/squares.cu
+    lib/zero/cuda/update.cu)
 set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/adamw_launch.cpp
     lib/executor/cuda/agreement.cpp

@@ -18,8 +18,9 @@ using cuda::cudaResult;
 using cuda::CurrentDevice;
 
 static_assert(static_cast<int>(Pass::Kind::Start) == 0 && static_cast<int>(Pass::Kind::Add) == 1 &&
-              static_cast<int>(Pass::Kind::Finish) == 2);  // passes.cu
-static_assert(sizeof(CountedSquares) == 2 * kExponents * sizeof(uint64_t));
+              static_cast<int>(Pass::Kind::Finish) == 2 &&
+              static_cast<int>(Pass::Kind::Store) == 3);  // passes.cu
+static_assert(sizeof(CountedSquares) == 3 * kExponents * sizeof(uint64_t));
 
 // As for AdamW's step (lib/executor/cuda/adamw_launch.cpp): enough blocks to keep every processor busy while
 // others end.
@@ -110,8 +111,12 @@ class CudaDevice final : public Device {
 
   Result<void> pass(Queue queue, const Pass& pass) override;
   Result<void> clear(void* data, size_t bytes) override;
+  Result<void> move(void* to, const void* from, size_t bytes) override {
+    return copy(to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
   Result<void> addSquares(Elements values, size_t count, SquareSum& sum) override;
   Result<void> finishSquares(SquareSum& sum) override;
+  Result<void> update(const Update& update) override;
 
  private:
   static pealStream_t asPeal(cudaStream_t stream) { return reinterpret_cast<pealStream_t>(stream); }
@@ -136,6 +141,7 @@ class CudaDevice final : public Device {
   cuda::Event callerDone_;   // recorded by streamAfterCaller, again and again
   void* counted_ = nullptr;  // a CountedSquares on the device
   bool hasCounted_ = false;  // since the last finishSquares
+  SquareSum::Counted countedOf_ = SquareSum::Counted::Bf16;
 };
 
 Result<void> CudaDevice::setCaller(pealStream_t stream) {
@@ -185,8 +191,11 @@ Result<void> CudaDevice::copy(void* to, const void* from, size_t bytes, cudaMemc
     return {};
   }
   return on([&] {
+    const char* way = kind == cudaMemcpyHostToDevice   ? "to"
+                      : kind == cudaMemcpyDeviceToHost ? "from"
+                                                       : "inside";
     return cudaResult(cudaMemcpyAsync(to, from, bytes, kind, caller_), "copying {} bytes {} device {}", bytes,
-                      kind == cudaMemcpyHostToDevice ? "to" : "from", device_);
+                      way, device_);
   });
 }
 
@@ -204,7 +213,8 @@ Result<void> CudaDevice::pass(Queue queue, const Pass& pass) {
   if (pass.count == 0) {
     return {};
   }
-  cuda::ZeroPassArgs args{pass.values.bf16(), pass.sums, pass.count, static_cast<int>(pass.kind)};
+  cuda::ZeroPassArgs args{pass.values.data, pass.sums, pass.count, static_cast<int>(pass.kind),
+                          pass.values.isWide() ? 1 : 0};
   void* pointers[] = {&args};
   return on([&] {
     return cudaResult(
@@ -227,13 +237,15 @@ Result<void> CudaDevice::addSquares(Elements values, size_t count, SquareSum&) {
     return {};
   }
   hasCounted_ = true;
-  cuda::ZeroSquaresArgs args{values.bf16(), count, static_cast<uint64_t*>(counted_)};
+  countedOf_ = values.isWide() ? SquareSum::Counted::Fp32 : SquareSum::Counted::Bf16;
+  const cuda::ZeroSquaresKernel kernel =
+      values.isWide() ? cuda::zeroWideSquaresKernel() : cuda::zeroSquaresKernel();
+  cuda::ZeroSquaresArgs args{values.data, count, static_cast<uint64_t*>(counted_)};
   void* pointers[] = {&args};
   return on([&] {
-    return cudaResult(
-        cudaLaunchKernel(cuda::zeroSquaresKernel(), dim3(blocksFor(count, cuda::kZeroSquareThreads)),
-                         dim3(cuda::kZeroSquareThreads), pointers, 0, caller_),
-        "launching the squares of {} elements on device {}", count, device_);
+    return cudaResult(cudaLaunchKernel(kernel, dim3(blocksFor(count, cuda::kZeroSquareThreads)),
+                                       dim3(cuda::kZeroSquareThreads), pointers, 0, caller_),
+                      "launching the squares of {} elements on device {}", count, device_);
   });
 }
 
@@ -243,8 +255,38 @@ Result<void> CudaDevice::finishSquares(SquareSum& sum) {
   }
   CountedSquares counted{};
   PEAL_TRY(download(&counted, counted_, sizeof counted));
-  sum.addCounted(counted);
+  sum.addCounted(counted, countedOf_);
   return clear(counted_, sizeof counted);
+}
+
+Result<void> CudaDevice::update(const Update& update) {
+  if (update.count == 0) {
+    return {};
+  }
+  using Kind = cuda::ZeroUpdateKind;
+  const Kind kind = update.master == nullptr    ? Kind::WideWeights
+                    : !update.gradient.isWide() ? Kind::Remainders
+                    : update.hasRemainders      ? Kind::WideRemainders
+                                                : Kind::WideGradients;
+  cuda::ZeroUpdateArgs args{update.gradient.data,
+                            update.master == nullptr ? update.weight.data : update.master,
+                            update.moment1,
+                            update.moment2,
+                            update.weight.data,
+                            update.count,
+                            update.scalars,
+                            kind,
+                            update.isStochastic ? 1 : 0,
+                            update.key.seed,
+                            update.key.step,
+                            update.key.firstIndex};
+  void* pointers[] = {&args};
+  return on([&] {
+    return cudaResult(
+        cudaLaunchKernel(cuda::zeroUpdateKernel(), dim3(blocksFor(update.count, cuda::kZeroPassThreads)),
+                         dim3(cuda::kZeroPassThreads), pointers, 0, caller_),
+        "launching the update of {} elements on device {}", update.count, device_);
+  });
 }
 
 }  // namespace

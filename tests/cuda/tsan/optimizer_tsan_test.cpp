@@ -39,7 +39,8 @@ struct Optimizer {
             0,
             0,
             0,
-            control.device<pealAdamwControl_t>()};
+            control.device<pealAdamwControl_t>(),
+            nullptr};
   }
   static const uint16_t* words(const Array& array) {
     return reinterpret_cast<const uint16_t*>(array.device());

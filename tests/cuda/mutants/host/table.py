@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Seeded defects of what mutate.py's programs do not run: the transport's host code, the proxy, the order of
-launches, and AdamW. Writes the mutated copies as mutate.py does.
+launches, AdamW, and the ZeRO engine's passes. Writes the mutated copies as mutate.py does.
 
     table.py PROJECT_FOLDER OUTPUT_FOLDER
 
@@ -14,6 +14,7 @@ from mutate import write  # noqa: E402  (beside this folder)
 
 IPC = "transports/cuda_ipc/"
 CUDA = "lib/executor/cuda/"
+ZERO = "lib/zero/cuda/"
 READS = "DeviceMemory.PeersReadRegisteredBuffersInPlace"
 TORN = "DeviceMemory.LinesAreTornWhereOnePairIsNotOnNvlink"
 KILLED = "DeviceMemory.AKilledPeerIsALossAndHoldsNothing"
@@ -21,6 +22,10 @@ BELIEVES = "Proxy.BelievesNothingThatAPeerSends"
 ADAMW = "DeviceAdamw.EqualsTheHostsLoops"
 SEGMENTS = "DeviceAdamw.DecaysBySegments"
 FUSED = "FusedStep.EqualsTheSeparateSteps"
+PASSES = "ZeroPasses.GiveTheBitsOfTheLoops"
+SQUARES = "ZeroPasses.SquaresAreExactWhateverTheirMagnitudes"
+WIDE_SQUARES = "ZeroPasses.WideSquaresAreExactWhateverTheirMagnitudes"
+UPDATE = "ZeroUpdate.GivesTheBitsOfTheLoops"
 FUSED_WEAK = "FusedStep.HoldsUnderStarvationAndDelayedStores"
 
 TABLE = {
@@ -73,6 +78,8 @@ TABLE = {
         ("last elements left out", "tail + thread", "tail + thread + 1", ADAMW),
         ("vectors where one array does not lie for them", "at(state.moment2 + range.begin + head) == 0", "true",
          "DeviceAdamw.TakesArraysThatAreNotAlignedTogether"),
+        ("sums not kept one by one", "storeGlobal(range.kept + i, gradient);", "", FUSED),
+        ("sums not kept by eights", "store16(range.kept + i, gradient);", "", FUSED),
     ],
     CUDA + "device_port_move.cuh": [
         ("update before the sum is whole", "moveBulk(alone, c);\n      syncBlock();", None, FUSED_WEAK),
@@ -85,6 +92,30 @@ TABLE = {
         ("a step that is to be skipped is made", "if (view.skip) {\n    return;\n  }", None,
          "FusedStep.SkipsTogetherWithoutAMessage"),
         ("steps are not counted", "finishAdamwStep(args.state, view);", "", FUSED),
+        ("sums of every chunk kept at the first's place", "reduced + begin", "reduced", FUSED),
+    ],
+    ZERO + "eight.cuh": [
+        ("the first element behind the eights left out", "division.tail() + gridThread()",
+         "division.tail() + gridThread() + 1", PASSES),
+    ],
+    ZERO + "passes.cu": [
+        ("eights where the sums do not lie for them", "isAlignedAt(sums, head)", "true", PASSES),
+        ("fp32 values taken for bf16", "args.isWide != 0", "false", PASSES),
+    ],
+    ZERO + "squares.cu": [
+        ("far exponents counted in a near unit", "above <= Bits<Value>::kUnitSpan", "true", SQUARES),
+        ("subnormals without a unit", "field != 0 ? field : 1", "field", SQUARES),
+        ("values beside the array counted", "first >= 0 && first + static_cast<int64_t>(kEight) <= count", "true",
+         SQUARES),
+        ("upper halves of fp32 squares lost", "(low >> 32) + high", "low >> 32", WIDE_SQUARES),
+        ("what is above 2^64 lost", "rows.part[2][warp][least] += upper >> 32;", "", WIDE_SQUARES),
+    ],
+    ZERO + "update.cu": [
+        ("rounding by the place in the stretch", "args.firstIndex + i", "i", UPDATE),
+        ("remainders without their weights", "Masters::kReadsWeight ? loadGlobal(weight + i) : Weight{}", "Weight{}",
+         UPDATE),
+        ("eights where one array does not lie for them", "isAlignedAt(moment2, head)", "true", UPDATE),
+        ("second moments by eights not kept", "storeEight(moment2 + i, v);", "", UPDATE),
     ],
 }
 
