@@ -502,7 +502,7 @@ typedef struct pealZeroPlanInput {
   uint64_t buckets;        /* their number; 0: from bucketBytes */
   uint64_t bucketElements; /* the largest bucket; 0: from bucketBytes */
   int bucketSlots;         /* default 2 */
-  uint64_t units;          /* stage 3: how many; 0: not known: with unitElements 0 the model is one unit */
+  uint64_t units;          /* stage 3: how many; 0: not known, then no buffers are counted for them */
   uint64_t keptUnits;      /* of them not resharded after forward, when reshardAfterForward is 1 */
   uint64_t unitElements;   /* the largest unit, with its frozen parameters; 0: all / units, rounded up */
   uint64_t unitTrained;    /* trained elements of the unit that has most; 0: as many as unitElements */

@@ -20,14 +20,11 @@ uint64_t largestBucket(const pealZeroPlanInput_t& input) {
   return std::min(input.parameters, input.bucketBytes / static_cast<uint64_t>(input.gradientBytes));
 }
 
-// Of a model that nobody has divided all is one unit.
 uint64_t largestUnit(const pealZeroPlanInput_t& input, uint64_t elements) {
-  return input.unitElements > 0 ? input.unitElements : divideUp(elements, std::max<uint64_t>(1, input.units));
-}
-
-// 0: not known, but larger ones than unitElements there are not.
-uint64_t unitCount(const pealZeroPlanInput_t& input) {
-  return input.units == 0 && input.unitElements == 0 ? 1 : input.units;
+  if (input.units == 0) {
+    return input.unitElements;
+  }
+  return input.unitElements > 0 ? input.unitElements : divideUp(elements, input.units);
 }
 
 // Of the largest unit's gradients. No unit has more trained elements than there are.
@@ -80,9 +77,9 @@ pealZeroPlanStage_t planMemory(const pealZeroPlanInput_t& input, int stage, int6
   }
   if (stage == 3) {
     row.gradientBuffers =
-        bytes(largestTrained(input), input.gradientBytes * slots(input.unitGradientSlots, unitCount(input)));
+        bytes(largestTrained(input), input.gradientBytes * slots(input.unitGradientSlots, input.units));
     row.unitBuffers = bytes(largestUnit(input, trained + input.frozenParameters),
-                            input.weightBytes * slots(input.unitSlots, unitCount(input)));
+                            input.weightBytes * slots(input.unitSlots, input.units));
   }
   if (replicas == Replicas::Some) {
     // A block of the largest reduction: the other ranks' parts of it, and their sum in fp32.

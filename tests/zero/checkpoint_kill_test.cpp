@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/processes.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 

@@ -48,6 +48,7 @@ std::vector<float> trainDelayed(const Way& way, Kind kind, int lateRank) {
   options.bucketBytes = 150;
   options.bucketSlots = 1;
   options.unitSlots = 2;
+  options.rebuildBuckets = 0;  // would wait for everything between the two steps
   options.clipNorm = way.isFused ? 0 : 0.5;
   options.skipNonFinite = way.isFused ? 0 : 1;
   std::vector<float> state;

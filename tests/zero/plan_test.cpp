@@ -60,13 +60,6 @@ TEST(Plan, WorkingBuffersHaveTheirOwnFormulas) {
   input.units = 2;
   EXPECT_EQ(plan(input).stages[2].gradientBuffers, 2u * 90u);
   EXPECT_EQ(plan(input).stages[3].unitBuffers, 2u * 2u * 150u);
-  // Nobody has said how the model is divided: it is one unit, gathered whole, into one buffer.
-  input.units = 0;
-  input.unitElements = 0;
-  const pealZeroPlanStage_t whole = plan(input).stages[3];
-  EXPECT_EQ(whole.unitBuffers, 2 * (input.parameters + input.frozenParameters));
-  EXPECT_EQ(whole.gradientBuffers, 2 * input.parameters);
-  EXPECT_EQ(whole.total, whole.modelStates + whole.accumulation + whole.unitBuffers + whole.gradientBuffers);
 }
 
 TEST(Plan, ReducingEachMicroBatchCostsMoreElements) {

@@ -157,6 +157,9 @@ int runPlan(int argc, char** argv) {
   if (const std::optional<int> code = parseArguments(app, argc, argv)) {
     return *code;
   }
+  // A model that nobody has divided is one unit, and stage 3 gathers it whole.
+  const bool isUndivided = input.units == 0 && input.unitElements == 0;
+  input.units = isUndivided ? 1 : input.units;
   input.reshardAfterForward = noReshard ? 0 : 1;
   input.reduceEachMicroBatch = reduceEach ? 1 : 0;
   const std::optional<Cluster> cluster = readCluster(app, topologyFile, input);
