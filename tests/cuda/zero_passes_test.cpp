@@ -293,11 +293,12 @@ void loopsUpdate(ZeroUpdateKind kind, bool stochastic, const AdamwScalars& scala
 
 void expectUpdate(ZeroUpdateKind kind, size_t count, size_t shift, size_t apart, bool stochastic) {
   SCOPED_TRACE(testing::Message() << count << " elements, kind " << static_cast<int>(kind) << ", shift "
-                                  << shift << ", moments " << apart << " apart, random " << stochastic);
+                                  << shift << ", second moments " << apart << " apart, random "
+                                  << stochastic);
   Stretch s(count, 11);
   const ShiftedArray<uint16_t> gradient(s.gradient, shift), weight(s.weight, shift);
   const ShiftedArray<float> wideGradient(s.wideGradient, shift), master(s.master, shift),
-      moment1(s.moment1, shift + apart), moment2(s.moment2, shift + apart);
+      moment1(s.moment1, shift), moment2(s.moment2, shift + apart);
   const ShiftedArray<int16_t> remainder(s.remainder, shift);
   const bool isNarrow = kind == ZeroUpdateKind::Remainders;
   const bool hasRemainders = isNarrow || kind == ZeroUpdateKind::WideRemainders;
