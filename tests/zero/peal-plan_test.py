@@ -41,14 +41,18 @@ class Cases(unittest.TestCase):
         stages = plan("-p", 1000, "-n", 4, "--weight-bytes", 4, "--gradient-bytes", 4, "--optimizer-bytes", 8)
         self.assertEqual(stages["stages"]["1"]["memory"]["modelStates"], 8 * 1000 + 8 * 1000 // 4)
 
-    def test_an_undivided_model_is_one_unit(self):
-        memory = plan("-p", 1000, "-n", 4)["stages"]["3"]["memory"]
-        self.assertEqual((memory["unitBuffers"], memory["gradientBuffers"]), (2000, 2000))
-        self.assertEqual(memory["total"], memory["modelStates"] + 4000)
-        halves = plan("-p", 1000, "-n", 4, "--units", 2)["stages"]["3"]["memory"]
-        self.assertEqual((halves["unitBuffers"], halves["gradientBuffers"]), (2000, 2000))  # two slots of a half
-        quarters = plan("-p", 1000, "-n", 4, "--units", 4)["stages"]["3"]["memory"]
-        self.assertEqual((quarters["unitBuffers"], quarters["gradientBuffers"]), (1500, 1500))
+    def test_units_of_stage_three(self):
+        def buffers(*arguments):
+            memory = plan("-p", 1000, "-n", 4, *arguments)["stages"]["3"]["memory"]
+            self.assertEqual(memory["total"], sum(memory[name] for name in (
+                "modelStates", "gradientBuffers", "unitBuffers", "activations")))
+            return memory["unitBuffers"], memory["gradientBuffers"]
+        self.assertEqual(buffers("--units", 4), (1500, 1500))  # three buffers of 250 elements
+        self.assertEqual(buffers("--units", 2), (2000, 2000))  # no more buffers than units
+        self.assertEqual(buffers("--layers", 4), (1500, 1500))
+        note = "leave out its buffers"
+        self.assertIn(note, run("-p", "1000", "-n", "4").stdout)
+        self.assertNotIn(note, run("-p", "1000", "-n", "4", "--units", "1").stdout)
 
     def test_activations(self):
         inputs, expected = CASES["A01"]["inputs"], CASES["A01"]["expected"]

@@ -56,7 +56,7 @@ void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
       ->capture_default_str();
   app.add_option(
       "--units", input.units,
-      "stage 3: units that are gathered one by one, such as layers; without it the whole model is one");
+      "stage 3: units that are gathered one by one, such as layers; without it as many as --layers");
   addQuantity(app, "--unit-elements", input.unitElements, Quantity::Count, "parameters of the largest unit");
   addQuantity(app, "--bucket-bytes", input.bucketBytes, Quantity::Amount,
               "size of a gradient bucket (25MiB)");
@@ -157,9 +157,10 @@ int runPlan(int argc, char** argv) {
   if (const std::optional<int> code = parseArguments(app, argc, argv)) {
     return *code;
   }
-  // A model that nobody has divided is one unit, and stage 3 gathers it whole.
-  const bool isUndivided = input.units == 0 && input.unitElements == 0;
-  input.units = isUndivided ? 1 : input.units;
+  constexpr double kMostLayers = 1e9;  // more are refused by the planner, with a sentence
+  if (input.units == 0 && input.unitElements == 0 && input.layers >= 1 && input.layers <= kMostLayers) {
+    input.units = static_cast<uint64_t>(input.layers);
+  }
   input.reshardAfterForward = noReshard ? 0 : 1;
   input.reduceEachMicroBatch = reduceEach ? 1 : 0;
   const std::optional<Cluster> cluster = readCluster(app, topologyFile, input);
