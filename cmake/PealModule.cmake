@@ -1,10 +1,11 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [ONE_THREAD] [OF_HEADERS]): a
-#   GoogleTest program. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder
+# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [SHARDS n] [ONE_THREAD]
+#   [OF_HEADERS]): a GoogleTest program. SHARDS: it is long and waits much, so it is run as n tests side by side. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder
 #   below tests/ as a label (unit, processes, ...), and LABELS besides. Those of the label `slow` are neither built nor
 #   run under sanitizers, those of ONE_THREAD not under the thread sanitizer, which can find nothing there. OF_HEADERS:
 #   what is tested is in headers, so UBSan looks at all of the test: see peal_test_checks.
+# peal_precompile_as_module(TARGET): see below.
 # peal_compile_together(TARGET): compiles its sources in a few pieces; modules, tools and tests are.
 # peal_compile_quickly(TARGET): its speed is nobody's concern, such as that of what reads a command line: what that
 #   makes of CLI11's and JSON's templates takes twice as long to optimize as to compile.
@@ -28,6 +29,11 @@ if(PEAL_SANITIZE)
   if(PEAL_SANITIZE MATCHES "undefined")
     # The first finding ends a test anyway; code that need not go on after it takes a quarter less time to compile.
     target_compile_options(peal_options INTERFACE "${host}-fno-sanitize-recover=undefined>")
+  endif()
+  if(PEAL_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The same checks, as calls instead of code at every access: a third less time to compile, half of it in loops that
+    # are templates.
+    target_compile_options(peal_options INTERFACE "${host}--param=asan-instrumentation-with-call-threshold=0>")
   endif()
   target_link_options(peal_options INTERFACE -fsanitize=${PEAL_SANITIZE})
   # A test program brings the library and its debugging information: ld takes twice as long as lld.
@@ -68,13 +74,30 @@ function(peal_compile_together target)
   endif()
 endfunction()
 
-# The headers of tests are read once for all test programs, which saves each of them a second or two. Not by default
-# with a compiler cache: it would take every test for new.
+# The headers of modules are read once for all of them, and those of tests for all test programs, which saves each
+# source a second or two. Not by default with a compiler cache: it would take every source for new.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
-  option(PEAL_PRECOMPILE "Precompile the headers of tests" OFF)
+  option(PEAL_PRECOMPILE "Precompile the headers of modules and tests" OFF)
 else()
-  option(PEAL_PRECOMPILE "Precompile the headers of tests" ON)
+  option(PEAL_PRECOMPILE "Precompile the headers of modules and tests" ON)
 endif()
+
+# The headers of modules, for a target that is compiled like one. Sources with options of their own go without.
+function(peal_precompile_as_module target)
+  if(PEAL_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM peal_module_headers)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL peal_skip_precompiled ${target})")
+  endif()
+endfunction()
+function(peal_skip_precompiled target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    get_source_file_property(options "${source}" COMPILE_OPTIONS)
+    if(options)
+      set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+endfunction()
 
 function(peal_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-Og>)
@@ -86,6 +109,7 @@ function(peal_module name)
   set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(${name} PRIVATE peal_options peal_headers fmt::fmt ${arg_LIBRARIES})
   peal_compile_together(${name})
+  peal_precompile_as_module(${name})
   set_property(GLOBAL APPEND PROPERTY PEAL_MODULES ${name})
   set_property(GLOBAL APPEND PROPERTY PEAL_LIBRARIES ${arg_LIBRARIES})
 endfunction()
@@ -107,7 +131,7 @@ function(peal_library)
 endfunction()
 
 function(peal_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS" "TIMEOUT" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS" "TIMEOUT;SHARDS" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   if(NOT "slow" IN_LIST arg_LABELS)
     # What is tested is optimized as it is installed; the tests around it need not be.
@@ -137,7 +161,19 @@ function(peal_test name)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  set(tests ${name})
+  if(arg_SHARDS)
+    set(tests)
+    foreach(shard RANGE 1 ${arg_SHARDS})
+      math(EXPR index "${shard} - 1")
+      list(APPEND tests ${name}_${shard})
+      add_test(NAME ${name}_${shard} COMMAND ${name})
+      set_tests_properties(${name}_${shard} PROPERTIES
+                           ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+  endif()
   # COST: the first run of a build starts those first that may take longest; later ones know how long they took.
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  set_tests_properties(${tests} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()

@@ -1,7 +1,8 @@
-# cudasim_tsan_test(NAME SOURCES a.cpp kernel.cu ... [DEFINITIONS X=1 ...] [LABELS ...] [TIMEOUT seconds]): a
+# cudasim_tsan_test(NAME SOURCES a.cpp kernel.cu ... [DEFINITIONS X=1 ...] [LABELS ...] [TIMEOUT seconds] [SHARED]): a
 #   GoogleTest program of these sources on the simulator's core, built by clang++ with the thread sanitizer,
 #   in presets without a sanitizer of their own: gcc's dies of the number of fibers. Sources are instrumented, the core is not. Only where clang++
 #   and its sanitizer's library are there; says so where they are not.
+# cudasim_tsan_parts(SOURCES ...): objects, compiled once, that programs take by SHARED; called once, by tests/cuda.
 # cudasim_tsan_core(SOURCES ...): the core's objects for these programs; called once, by tests/cudasim.
 
 find_program(PEAL_CLANGXX clang++ DOC "clang++, for tests under its thread sanitizer")
@@ -54,8 +55,23 @@ function(cudasim_tsan_core)
   set_property(GLOBAL PROPERTY CUDASIM_TSAN_CORE ${objects})
 endfunction()
 
+function(cudasim_tsan_parts)
+  if(NOT PEAL_CLANG_TSAN OR PEAL_SANITIZE)
+    return()
+  endif()
+  set(objects)
+  foreach(source ${ARGN})
+    cmake_path(GET source STEM stem)
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/tsan-parts/${stem}.o")
+    cudasim_tsan_compile("${object}" "${source}" -fsanitize=thread -DFMT_HEADER_ONLY=1)
+    list(APPEND objects "${object}")
+  endforeach()
+  add_custom_target(cudasim_tsan_parts DEPENDS ${objects})
+  set_property(GLOBAL PROPERTY CUDASIM_TSAN_PARTS ${objects})
+endfunction()
+
 function(cudasim_tsan_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEFINITIONS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "SHARED" "TIMEOUT" "SOURCES;DEFINITIONS;LABELS" ${ARGN})
   if(PEAL_SANITIZE)
     return()
   endif()
@@ -72,6 +88,12 @@ function(cudasim_tsan_test name)
     cudasim_tsan_compile("${object}" "${source}" -fsanitize=thread ${arg_DEFINITIONS})
     list(APPEND objects "${object}")
   endforeach()
+  set(prerequisites cudasim_tsan_core)
+  if(arg_SHARED)
+    get_property(parts GLOBAL PROPERTY CUDASIM_TSAN_PARTS)
+    list(APPEND objects ${parts})
+    list(APPEND prerequisites cudasim_tsan_parts)
+  endif()
   get_property(core GLOBAL PROPERTY CUDASIM_TSAN_CORE)
   set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}.tsan/${name}")
   # The core comes first: of templates that both use, the linker takes its copies, which are not instrumented.
@@ -81,7 +103,7 @@ function(cudasim_tsan_test name)
             "$<TARGET_FILE:GTest::gtest_main>" -lpthread -o "${program}"
     DEPENDS ${core} ${objects} COMMENT "Linking ${name}" VERBATIM)
   add_custom_target(${name} ALL DEPENDS "${program}")
-  add_dependencies(${name} cudasim_tsan_core)
+  add_dependencies(${name} ${prerequisites})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()

@@ -1,0 +1,2 @@
+// Nothing but the precompiled header of all modules.
+#include "lib/base/headers.h"
