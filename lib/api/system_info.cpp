@@ -61,7 +61,7 @@ std::string utf8(std::string_view text) {
   return clean;
 }
 
-const char* typeName(KnobType type) {
+const char* knobTypeName(KnobType type) {
   switch (type) {
     case KnobType::Integer:
       return "integer";
@@ -82,7 +82,7 @@ std::string knobJson(const KnobInfo& info, const Result<Configuration>& table) {
   const std::string value = table && !info.secret ? jsonText(utf8(table->text(info.knob))) : "null";
   return fmt::format(
       R"({{"name": {}, "type": {}, "value": {}, "default": {}, "origin": {}, "range": {}, "help": {}, "secret": {}}})",
-      jsonText(info.name), jsonText(typeName(info.type)), value, jsonText(info.defaultText),
+      jsonText(info.name), jsonText(knobTypeName(info.type)), value, jsonText(info.defaultText),
       table ? jsonText(given ? "environment" : "default") : "null", jsonText(rangeText(info)),
       jsonText(info.help), info.secret);
 }

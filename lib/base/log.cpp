@@ -10,7 +10,7 @@
 namespace peal {
 namespace {
 
-constexpr std::array<const char*, 5> kNames{"none", "error", "warn", "info", "debug"};
+constexpr std::array<const char*, 5> kLevelNames{"none", "error", "warn", "info", "debug"};
 
 }  // namespace
 
@@ -18,8 +18,8 @@ LogLevel logLevel() {
   static const LogLevel level = [] {
     const Result<Configuration>& table = configuration();
     if (table) {
-      for (size_t i = 0; i < kNames.size(); ++i) {
-        if (table->text(Knob::LogLevel) == kNames[i]) {
+      for (size_t i = 0; i < kLevelNames.size(); ++i) {
+        if (table->text(Knob::LogLevel) == kLevelNames[i]) {
           return static_cast<LogLevel>(i);
         }
       }
@@ -34,7 +34,7 @@ void log(LogLevel level, const std::string& text) {
     return;
   }
   const std::string line =
-      fmt::format("peal [{}] {}: {}\n", getpid(), kNames[static_cast<size_t>(level)], text);
+      fmt::format("peal [{}] {}: {}\n", getpid(), kLevelNames[static_cast<size_t>(level)], text);
   // Nothing can be done about a closed error output, and the caller has the error in hand.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

@@ -20,19 +20,19 @@
 namespace peal {
 namespace {
 
-Reach reachOf(const Address& address, unsigned flags) {
+AddressReach reachOf(const Address& address, unsigned flags) {
   if (address.family() == AF_INET) {
     const uint32_t host = ntohl(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr);
     if ((flags & IFF_LOOPBACK) != 0 || host >> 24 == 127) {
-      return Reach::Loopback;
+      return AddressReach::Loopback;
     }
-    return host >> 16 == 0xa9fe ? Reach::LinkLocal : Reach::Routable;
+    return host >> 16 == 0xa9fe ? AddressReach::LinkLocal : AddressReach::Routable;
   }
   const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
   if ((flags & IFF_LOOPBACK) != 0 || IN6_IS_ADDR_LOOPBACK(&host)) {
-    return Reach::Loopback;
+    return AddressReach::Loopback;
   }
-  return IN6_IS_ADDR_LINKLOCAL(&host) ? Reach::LinkLocal : Reach::Routable;
+  return IN6_IS_ADDR_LINKLOCAL(&host) ? AddressReach::LinkLocal : AddressReach::Routable;
 }
 
 ByteView hostOf(const Address& address) {
@@ -107,14 +107,14 @@ Result<std::vector<InterfaceAddress>> selectInterfaces(const std::vector<Interfa
 
 std::vector<Address> orderOffered(const std::vector<InterfaceAddress>& selected) {
   const bool anyRoutable = std::any_of(selected.begin(), selected.end(), [](const InterfaceAddress& entry) {
-    return entry.reach == Reach::Routable;
+    return entry.reach == AddressReach::Routable;
   });
   std::vector<Address> ordered;
-  for (const Reach reach : {Reach::Routable, Reach::LinkLocal, Reach::Loopback}) {
+  for (const AddressReach reach : {AddressReach::Routable, AddressReach::LinkLocal, AddressReach::Loopback}) {
     for (const int family : {AF_INET, AF_INET6}) {
       for (const InterfaceAddress& entry : selected) {
         const bool wanted = entry.reach == reach && entry.address.family() == family &&
-                            !(reach == Reach::LinkLocal && anyRoutable);
+                            !(reach == AddressReach::LinkLocal && anyRoutable);
         if (wanted) {
           ordered.push_back(entry.address);
         }

@@ -51,12 +51,12 @@ Address ipv6Address(const void* sixteenBytes, uint16_t port, uint32_t scope);
 // At most 107 characters.
 Address unixAddress(const std::string& name);
 
-enum class Reach { Routable, LinkLocal, Loopback };
+enum class AddressReach { Routable, LinkLocal, Loopback };
 
 struct InterfaceAddress {
   std::string interface;
   Address address;
-  Reach reach = Reach::Routable;
+  AddressReach reach = AddressReach::Routable;
 };
 
 // Addresses of the interfaces that are up, in the system's order.

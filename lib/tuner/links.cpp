@@ -10,13 +10,13 @@
 namespace peal {
 namespace {
 
-struct Key {
+struct Entry {
   const char* name;
   LinkCost LinkTable::*link;
   double LinkCost::*value;
 };
 
-constexpr std::array<Key, 6> kKeys{{
+constexpr std::array<Entry, 6> kKeys{{
     {"inside_latency_us", &LinkTable::inside, &LinkCost::latencyUs},
     {"inside_gap_us", &LinkTable::inside, &LinkCost::gapUs},
     {"inside_us_per_byte", &LinkTable::inside, &LinkCost::usPerByte},
@@ -103,7 +103,7 @@ Result<LinkTable> parseLinks(std::string_view text, const std::string& source) {
 
 std::string formatLinks(const LinkTable& links) {
   std::string text = "# peal: what a message costs inside a node and between nodes (PEAL_TUNER_FILE)\n";
-  for (const Key& key : kKeys) {
+  for (const Entry& key : kKeys) {
     text += fmt::format("{} {}\n", key.name, links.*key.link.*key.value);
   }
   return text;

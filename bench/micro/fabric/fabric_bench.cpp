@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kLimitMs = 20000;
 
-struct Options {
+struct FabricOptions {
   std::vector<std::string> namespaces;
   std::vector<std::string> interfaces;
   std::string address = "127.0.0.1";
@@ -96,7 +96,7 @@ class NoControl : public ControlPlane {
 // Both ways at once over a fabric, like RawTcp::exchange, in messages of at most a slot.
 class OverFabric {
  public:
-  OverFabric(Fabric& fabric, int peer, const Options& options)
+  OverFabric(Fabric& fabric, int peer, const FabricOptions& options)
       : fabric_(fabric), link_(fabric.link(peer)), options_(options), data_(options.slotBytes) {}
 
   void exchange(size_t sendBytes, size_t receiveBytes) {
@@ -141,7 +141,7 @@ class OverFabric {
 
   Fabric& fabric_;
   Link& link_;
-  const Options& options_;
+  const FabricOptions& options_;
   std::vector<std::byte> data_;
 };
 
@@ -166,7 +166,7 @@ struct Case {
   size_t bytes;
 };
 
-double measure(PairExchange& pair, const Options& options, const Case& row, const Exchanger& exchange) {
+double measure(PairExchange& pair, const FabricOptions& options, const Case& row, const Exchanger& exchange) {
   const bool first = pair.rank() == 0;
   const auto oneWay = [&](bool forth) {
     exchange(forth == first ? row.bytes : 0, forth == first ? 0 : row.bytes);
@@ -189,7 +189,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int runRank(int rank, int socket, const Options& options) {
+int runRank(int rank, int socket, const FabricOptions& options) {
   PairExchange pair(rank, socket);
   if (!options.namespaces.empty()) {
     const std::string path = "/run/netns/" + options.namespaces[static_cast<size_t>(rank)];
@@ -247,7 +247,7 @@ int runRank(int rank, int socket, const Options& options) {
 }  // namespace peal::bench
 
 int main(int argc, char** argv) {
-  peal::bench::Options options;
+  peal::bench::FabricOptions options;
   CLI::App app("Messages over a network's fabric, beside raw TCP.", "bench_fabric");
   app.add_option("--namespaces", options.namespaces, "Network namespaces of rank 0 and rank 1")
       ->delimiter(',')

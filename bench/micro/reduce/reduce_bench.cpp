@@ -32,11 +32,11 @@ struct Case {
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
-using Chunk = std::unique_ptr<void, Free>;
+using Memory = std::unique_ptr<void, Free>;
 
 // Ones, in any type.
-Chunk makeChunk(pealDataType_t type) {
-  Chunk chunk(std::aligned_alloc(4096, kChunkBytes));
+Memory makeChunk(pealDataType_t type) {
+  Memory chunk(std::aligned_alloc(4096, kChunkBytes));
   const size_t size = elementBytes(type);
   for (size_t at = 0; at < kChunkBytes; at += size) {
     char* element = static_cast<char*>(chunk.get()) + at;
@@ -52,7 +52,7 @@ Chunk makeChunk(pealDataType_t type) {
 }
 
 void run(benchmark::State& state, const Case& c) {
-  std::vector<Chunk> chunks;
+  std::vector<Memory> chunks;
   std::vector<const void*> sources;
   for (size_t s = 0; s < c.sourceCount; ++s) {
     chunks.push_back(makeChunk(c.type));

@@ -33,10 +33,13 @@ std::vector<std::string> texts(const std::vector<Address>& addresses) {
 }
 
 std::vector<InterfaceAddress> machine() {
-  return {{"lo", ipv4("127.0.0.1"), Reach::Loopback},     {"lo", ipv6("::1"), Reach::Loopback},
-          {"eth0", ipv6("fe80::1", 2), Reach::LinkLocal}, {"eth0", ipv6("fd00::2"), Reach::Routable},
-          {"eth0", ipv4("192.0.2.2"), Reach::Routable},   {"ib0", ipv4("198.51.100.7"), Reach::Routable},
-          {"ib01", ipv4("169.254.3.4"), Reach::LinkLocal}};
+  return {{"lo", ipv4("127.0.0.1"), AddressReach::Loopback},
+          {"lo", ipv6("::1"), AddressReach::Loopback},
+          {"eth0", ipv6("fe80::1", 2), AddressReach::LinkLocal},
+          {"eth0", ipv6("fd00::2"), AddressReach::Routable},
+          {"eth0", ipv4("192.0.2.2"), AddressReach::Routable},
+          {"ib0", ipv4("198.51.100.7"), AddressReach::Routable},
+          {"ib01", ipv4("169.254.3.4"), AddressReach::LinkLocal}};
 }
 
 std::vector<std::string> selected(const std::string& pattern) {
@@ -101,7 +104,7 @@ TEST(Interfaces, RoutableFirstThenLoopbackAndLinkLocalOnlyIfNothingElse) {
               ElementsAre("192.0.2.2:0", "198.51.100.7:0", "[fd00::2]:0", "127.0.0.1:0", "[::1]:0"));
   std::vector<InterfaceAddress> unrouted;
   for (const InterfaceAddress& entry : machine()) {
-    if (entry.reach != Reach::Routable) {
+    if (entry.reach != AddressReach::Routable) {
       unrouted.push_back(entry);
     }
   }
@@ -158,7 +161,7 @@ TEST(Interfaces, ThisMachineHasALoopback) {
   ASSERT_TRUE(found) << found.error().message;
   const auto loopback = selectInterfaces(*found, "=lo");
   ASSERT_TRUE(loopback) << loopback.error().message;
-  EXPECT_EQ(loopback->front().reach, Reach::Loopback);
+  EXPECT_EQ(loopback->front().reach, AddressReach::Loopback);
 }
 
 TEST(Interfaces, HostsResolve) {
