@@ -12,6 +12,9 @@ COMMAND = re.compile(r"(?:^(?:\$ )?|`(?=[^`\n ]+ ))((?:tools|bench|\.ci)/[\w./-]
 # A test by its name in GoogleTest, and where tests define them.
 TEST_NAME = re.compile(r"`([A-Z]\w*[a-z]\w*\.[A-Za-z]\w{4,})`")
 TEST_DEFINED = re.compile(r"TEST(?:_P|_F)?\((\w+),\s*(\w+)\)")
+# A test by its name in ctest, or the beginning of several: `cuda_faults_test`, `cuda_kernels…`.
+CTEST_NAME = re.compile(r"`(\w[\w-]*(?:_test|…))`")
+CTEST_DEFINED = re.compile(r"\b(?:(?:peal|cudasim|cudasim_tsan|hosts)_test\(|add_test\(\s*NAME )([\w-]+)")
 LINK = re.compile(r"\]\(([\w./-]*\.md)?(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -21,14 +24,22 @@ def defined_tests():
             for found in TEST_DEFINED.findall(source.read_text(encoding="utf-8"))}
 
 
+def defined_ctests():
+    return {name for lists in (ROOT / "tests").rglob("CMakeLists.txt")
+            for name in CTEST_DEFINED.findall(lists.read_text(encoding="utf-8"))}
+
+
 def anchors(page):
     """As GitHub makes them."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
             for heading in HEADING.findall(page.read_text(encoding="utf-8"))}
 
 
-def dead_references(page, tests):
+def dead_references(page, tests, ctests):
     text = page.read_text(encoding="utf-8")
+    for name in CTEST_NAME.findall(text):
+        if name not in ctests and not any(name.endswith("…") and one.startswith(name[:-1]) for one in ctests):
+            yield f"{page.relative_to(ROOT)}: ctest has no {name}"
     for name in TEST_NAME.findall(text):
         if name not in tests:
             yield f"{page.relative_to(ROOT)}: there is no test {name}"
@@ -49,8 +60,8 @@ def faults(page):
 
 def main():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    tests = defined_tests()
-    found = [fault for page in pages for fault in [*faults(page), *dead_references(page, tests)]]
+    tests, ctests = defined_tests(), defined_ctests()
+    found = [fault for page in pages for fault in [*faults(page), *dead_references(page, tests, ctests)]]
     scripts = [ROOT / "tools" / "check", ROOT / "tools" / "demo", ROOT / ".ci" / "run"]
     found += [f"{script.relative_to(ROOT)} is not executable" for script in scripts if not os.access(script, os.X_OK)]
     print("\n".join(found) or f"{len(pages)} pages: all commands, tests and headings that they name are there")
