@@ -10,30 +10,6 @@ using namespace peal::test;
 
 constexpr size_t kGraphCount = 1500;
 
-// A captured pair of collectives.
-struct Graph {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t instance = nullptr;
-
-  Graph(const GpuStream& stream, const std::function<void()>& calls) {
-    cudaOk(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    calls();
-    cudaOk(cudaStreamEndCapture(stream.get(), &graph), "cudaStreamEndCapture");
-    cudaOk(cudaGraphInstantiate(&instance, graph, 0), "cudaGraphInstantiate");
-  }
-  void launch(const GpuStream& stream) const {
-    cudaOk(cudaGraphLaunch(instance, stream.get()), "cudaGraphLaunch");
-  }
-  void destroyAtOnce() const {
-    cudaOk(cudaGraphExecDestroy(instance), "cudaGraphExecDestroy");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  void destroy() const {
-    destroyAtOnce();
-    peal::cudasim::settle();
-  }
-};
-
 TEST(ApiGraphs, ReplaysMixWithCalls) {
   inProcess(smallGpu(), [] {
     const std::vector<pealComm_t> comms = initAll({0, 0, 1});

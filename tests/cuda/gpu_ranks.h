@@ -303,4 +303,29 @@ inline void destroyAll(const std::vector<pealComm_t>& comms) {
   }
 }
 
+// What calls did to a stream, as a graph to launch. It is gone for peal once CUDA has said so: destroy()
+// waits for that.
+struct Graph {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t instance = nullptr;
+
+  Graph(const GpuStream& stream, const std::function<void()>& calls) {
+    cudaOk(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    calls();
+    cudaOk(cudaStreamEndCapture(stream.get(), &graph), "cudaStreamEndCapture");
+    cudaOk(cudaGraphInstantiate(&instance, graph, 0), "cudaGraphInstantiate");
+  }
+  void launch(const GpuStream& stream) const {
+    cudaOk(cudaGraphLaunch(instance, stream.get()), "cudaGraphLaunch");
+  }
+  void destroyAtOnce() const {
+    cudaOk(cudaGraphExecDestroy(instance), "cudaGraphExecDestroy");
+    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  void destroy() const {
+    destroyAtOnce();
+    cudasim::settle();
+  }
+};
+
 }  // namespace peal::test

@@ -198,26 +198,6 @@ TEST(GpuNodes, WhatNetworksDoNotCarryIsRefused) {
 
 // ---- graphs and leaving ----
 
-struct Graph {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t instance = nullptr;
-
-  Graph(const GpuStream& stream, const std::function<void()>& calls) {
-    cudaOk(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    calls();
-    cudaOk(cudaStreamEndCapture(stream.get(), &graph), "cudaStreamEndCapture");
-    cudaOk(cudaGraphInstantiate(&instance, graph, 0), "cudaGraphInstantiate");
-  }
-  void launch(const GpuStream& stream) const {
-    cudaOk(cudaGraphLaunch(instance, stream.get()), "cudaGraphLaunch");
-  }
-  void destroy() const {
-    cudaOk(cudaGraphExecDestroy(instance), "cudaGraphExecDestroy");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    peal::cudasim::settle();
-  }
-};
-
 TEST(GpuNodes, GraphsReplay) {
   PEAL_NEEDS_UCX();
   runOnNodes({.nodes = {0, 0, 1}, .withHost = false}, [](NodeRank& self) {
