@@ -34,7 +34,7 @@ class Tidy(unittest.TestCase):
         shutil.copy(PROJECT / ".clang-tidy", self.root / ".clang-tidy")
         (self.root / "build").mkdir()
         commands = [{"directory": str(self.root / "build"), "file": f"../{name}",
-                     "command": f"/usr/bin/c++ -I.. -I{self.root} -std=gnu++20 -o {name}.o -c ../{name}"}
+                     "command": f"/usr/bin/c++ -I.. -I{self.root} -std=gnu++20 -include pch.hxx -o {name}.o -c ../{name}"}
                     for name in SOURCES if name.endswith(".cpp")]
         commands.append({"directory": str(self.root / "build"), "file": "../lib/base/kernel.cu",
                          "command": "/usr/local/cuda/bin/nvcc -x cu -c ../lib/base/kernel.cu"})
