@@ -101,9 +101,9 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .deterministic = options_.deterministic,
           .slotBytes = endpoint_ != nullptr ? endpoint_->slotBytes() : size_t{1} << 30,
           .reachesAll = context_.reachesAll && !collective.op.preMultiply && collective.epilogue == nullptr &&
-                        !(crowded_ && collective.kind == pealStatAllReduce),
+                        !(context_.crowded && collective.kind == pealStatAllReduce),
           .forced = forced_.empty() ? configuration()->text(Knob::Algorithm) : forced_,
-          .oneShotMostBytes = crowded_ ? crowdedOneShotMostBytes(size()) : 0,
+          .oneShotMostBytes = context_.crowded ? crowdedOneShotMostBytes(size()) : 0,
           .nodes = context_.grouping,
           .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
           .burst = endpoint_ != nullptr ? endpoint_->burst() : 1,

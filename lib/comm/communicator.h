@@ -160,7 +160,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   CommOptions options_;
   Secret secret_{};
   std::vector<int> groupingTable_;  // what grouping_ is a view of
-  bool crowded_ = false;  // some rank's node has more ranks than processors: all ranks know the same
   Grouping grouping_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<DeviceExecutor> device_;  // nullptr on host memory

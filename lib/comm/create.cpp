@@ -249,7 +249,7 @@ Result<void> Communicator::agreeOnReach(Exchange& exchange) {
         [place](const std::vector<std::byte>& one) { return one.size() == 2 && one[place] == std::byte{1}; };
   };
   context_.reachesAll = std::all_of(all->begin(), all->end(), said(0));
-  crowded_ = std::any_of(all->begin(), all->end(), said(1));
+  context_.crowded = std::any_of(all->begin(), all->end(), said(1));
   return {};
 }
 

@@ -1,5 +1,7 @@
 // The deterministic option: every element is the plain loop over ranks, bit for bit, whatever the count, and
 // low precision is rounded once.
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -127,6 +129,51 @@ TEST(FusedStep, GoesInPlaceIfAllRanksCan) {
       }
     });
   }
+}
+
+// With more ranks than processors a long all-reduce does, too, in place or not.
+TEST(CrowdedAllReduce, GoesInPlaceIfAllRanksCan) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) {
+      CPU_SET(cpu, &one);
+    }
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  constexpr size_t kCount = 1'000'003;
+  for (const int readable : {0b000, 0b101, 0b111}) {
+    runAsProcesses(3, [&](pealComm_t comm, int rank) {
+      std::vector<int32_t> own(2 * kCount);
+      void* memory = own.data();
+      if ((readable >> rank & 1) != 0) {
+        PEAL_ASSERT_OK(pealMemAlloc(&memory, 2 * kCount * sizeof(int32_t)));
+      }
+      auto* const results = static_cast<int32_t*>(memory);
+      for (int32_t* const inputs : {results + kCount, results}) {
+        for (size_t i = 0; i < kCount; ++i) {
+          results[i] = -1;
+          inputs[i] = static_cast<int32_t>(i) * (rank + 1);
+        }
+        PEAL_EXPECT_OK(pealAllReduce(inputs, results, kCount, pealInt32, pealSum, comm, nullptr));
+        size_t wrong = 0;
+        for (size_t i = 0; i < kCount; ++i) {
+          wrong += results[i] != 6 * static_cast<int32_t>(i) ? 1 : 0;
+        }
+        EXPECT_EQ(wrong, 0u) << "readable on " << readable;
+      }
+      // One round: a part for each of two peers, and the result.
+      pealCommStats_t stats{};
+      PEAL_EXPECT_OK(pealCommGetStats(comm, &stats));
+      EXPECT_EQ(stats.messages[pealStatAllReduce] == uint64_t{2 * 4}, readable == 0b111)
+          << stats.messages[pealStatAllReduce] << " messages, readable on " << readable;
+      if (memory != own.data()) {
+        PEAL_EXPECT_OK(pealMemFree(memory));
+      }
+    });
+  }
+  sched_setaffinity(0, sizeof before, &before);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Runs a collective: cuts the array into rounds and plays the chosen algorithm over the host port.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "algorithms/pipeline.h"
@@ -11,6 +13,10 @@ namespace peal {
 namespace {
 
 constexpr size_t kInPlaceChunkBytes = size_t{2} << 20;
+// Asking whether all chunks are handed over in place is a meeting of the ranks, too: without an epilogue,
+// which has its reasons to ask, only where many are saved.
+constexpr size_t kCrowdedLeastChunks = 4;
+constexpr size_t kMuchSecondCacheBytes = size_t{2} << 20;
 
 Digest digestOf(const Collective& call) {
   Digest digest;
@@ -23,6 +29,13 @@ Digest digestOf(const Collective& call) {
   digest.op = call.epilogue != nullptr ? call.epilogue->digestOp() : call.hasOp ? op : Digest::kNoOp;
   digest.algorithm = static_cast<uint8_t>(call.choice.algorithm);
   return digest;
+}
+
+// Two ranks copy half of a broadcast each.
+Store storeOf(int kind, size_t arrayBytes) {
+  return kind == pealStatAllGather   ? storeForCopy(arrayBytes)
+         : kind == pealStatBroadcast ? storeForCopy(arrayBytes / 2)
+                                     : storeFor(arrayBytes);
 }
 
 HostBuffers buffersOf(const Collective& call, const Blocks& blocks, int rank) {
@@ -48,14 +61,25 @@ HostPort::Options::Next nextOf(const Collective& call, int size, Store store) {
 // it.
 size_t chunkBytesOf(const HostContext& context, const Collective& call, const Blocks& blocks,
                     HostPort& port) {
-  const bool mayGrow = call.epilogue != nullptr && call.choice.algorithm == Algorithm::TwoShot &&
-                       context.endpoint != nullptr && context.grouping == nullptr &&
-                       blocks.longest() * elementBytes(call.type) > call.choice.chunkBytes;
+  const size_t blockBytes = blocks.longest() * elementBytes(call.type);
+  const bool isLong = call.epilogue != nullptr
+                          ? blockBytes > call.choice.chunkBytes
+                          : context.crowded && call.kind == pealStatAllReduce &&
+                                blockBytes > kCrowdedLeastChunks * call.choice.chunkBytes;
+  const bool mayGrow = isLong && call.choice.algorithm == Algorithm::TwoShot && context.endpoint != nullptr &&
+                       context.grouping == nullptr;
   return mayGrow && port.allInPlace(blocks) ? std::max(kInPlaceChunkBytes, call.choice.chunkBytes)
                                             : call.choice.chunkBytes;
 }
 
 }  // namespace
+
+Store storeForCopy(size_t arrayBytes) {
+  static const long secondCacheBytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  const bool much = secondCacheBytes >= static_cast<long>(kMuchSecondCacheBytes);
+  return arrayBytes >= (much ? kMuchSecondCacheBytes : kStreamingLeastBytes) ? Store::Streaming
+                                                                             : Store::Cached;
+}
 
 std::optional<Fault> runCollective(HostContext& context, const Collective& call) {
   if (call.epilogue != nullptr && !call.epilogue->begin()) {
@@ -71,7 +95,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
   const size_t arrayBytes = blocks.total * elementBytes(call.type);
   // In place over a network the results' lines have just been read, and are not read in place by anybody.
   const bool hasRead = context.polled != nullptr && call.send == call.recv;
-  const Store store = hasRead ? Store::Cached : storeFor(arrayBytes);
+  const Store store = hasRead ? Store::Cached : storeOf(call.kind, arrayBytes);
   const bool allReduce = call.kind == pealStatAllReduce;
   const bool twoShot = call.choice.algorithm == Algorithm::TwoShot;
   // Of one root's messages, which need not be cut alike on all ranks.

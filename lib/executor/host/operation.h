@@ -38,6 +38,7 @@ struct HostContext {
   // a slot.
   bool reachesAll = false;
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
+  bool crowded = false;                      // the same of any rank's node, so that all ranks know the same
   const std::atomic<bool>* abort = nullptr;  // stored (release) by Communicator; loaded (acquire) in waits
   std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"
   pealCommStats_t stats{};                   // of finished operations
@@ -126,6 +127,11 @@ constexpr size_t kStreamingLeastBytes = size_t{8} << 20;
 constexpr Store storeFor(size_t arrayBytes) {
   return arrayBytes >= kStreamingLeastBytes ? Store::Streaming : Store::Cached;
 }
+
+// The same where bytes are only moved, each twice in a rank's caches: as its own or a peer's, and as the
+// result. Processors with much second-level cache have a third level so far away that streaming pays once the
+// second is full; others keep more in the third.
+Store storeForCopy(size_t arrayBytes);
 
 // Shorter messages always go through a slot, so slots must be that large for a communicator that has no other
 // limit to its messages.

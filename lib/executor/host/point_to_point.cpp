@@ -48,7 +48,7 @@ class Batch {
       (call.isSend ? sendBytes_ : recvBytes) += totalBytes(call);
       toSelf |= call.peer == context_.rank;
     }
-    store_ = storeFor(recvBytes);
+    store_ = storeForCopy(recvBytes);
     std::fill(context_.lanes.begin(), context_.lanes.end(), uint8_t{0});
     announce();
     if (toSelf) {
