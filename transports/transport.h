@@ -60,6 +60,9 @@ class Link {
   // Memory for one message of at most slotBytes, or nullptr: no credit yet. Asking again before post()
   // returns the same memory.
   virtual std::byte* tryStage(size_t bytes) = 0;
+  // The same for a message that is short and goes by itself: a transport may have room for more of these than
+  // it has slots. Without credit, it may be none until many can follow each other again.
+  virtual std::byte* tryStageShort(size_t bytes) { return tryStage(bytes); }
   // Hands over what was staged.
   virtual void post(size_t bytes, const Digest& digest) = 0;
   // Hands over [data, data + bytes) by reference; false: no credit yet, or the peer cannot read that
@@ -114,8 +117,8 @@ class Link {
 
   // Gives the slot of the shown message back to the peer.
   virtual void release() = 0;
-  // The same where the peer can be asleep for want of this credit only if it sent more since, whose release
-  // wakes it: it may be noticed as late as its sleep ends.
+  // The same where the peer sends more than one message only once this rank has sent it one, too: the credit
+  // may travel with that.
   virtual void releaseQuietly() { release(); }
 };
 

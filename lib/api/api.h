@@ -18,7 +18,10 @@ struct pealComm {
   static constexpr uint64_t kMagic = 0x7065616c636f6d6d;  // "pealcomm"
   uint64_t magic = kMagic;
   std::shared_ptr<peal::Communicator> comm;
-  std::atomic<int> users{0};  // calls inside; pealCommAbort frees only after they have left
+  // Calls inside; pealCommAbort frees only after they have left. `issuing`: that of the one thread that uses
+  // the communicator, which notes it with a store; `users`: all others.
+  std::atomic<int> users{0};
+  std::atomic<bool> issuing{false};
 };
 struct pealStream {
   std::shared_ptr<peal::HostStream> stream;
@@ -62,6 +65,22 @@ Result<StreamRef> streamOn(const std::string& where, int device, pealStream* str
 // The stream of a call on this communicator: NULL, a host stream, or on a GPU a CUDA stream.
 Result<StreamRef> streamFor(const char* function, const pealComm& comm, pealStream* stream);
 Result<void> checkEvent(const char* function, const pealEvent* event);
+
+// The thread that uses a communicator, while it issues calls.
+class CommIssue {
+ public:
+  explicit CommIssue(pealComm& handle) : handle_(handle) {
+    handle_.issuing.store(true, std::memory_order_relaxed);  // pealCommAbort fences before it looks
+  }
+  ~CommIssue() {
+    handle_.issuing.store(false, std::memory_order_release);
+  }  // pairs with pealCommAbort's load
+  CommIssue(const CommIssue&) = delete;
+  CommIssue& operator=(const CommIssue&) = delete;
+
+ private:
+  pealComm& handle_;
+};
 
 // Counts the caller in while it uses a communicator.
 class CommUse {

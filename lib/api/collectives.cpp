@@ -107,7 +107,7 @@ Result<void> checkRoot(const Request& request) {
 template <class Call>
 Result<void> issueAlone(pealComm& handle, const StreamRef& stream, Call& call) {
   const std::shared_ptr<Communicator>& comm = handle.comm;
-  const CommUse use(handle);
+  const CommIssue issue(handle);
   if (comm->onDevice()) {
     return comm->issueOnDevice(call, stream.cuda);
   }
@@ -150,7 +150,7 @@ pealResult_t submit(Request& request, F&& describeExtents) {
       PEAL_TRY(describeExtents(request));
       PEAL_TRY(checkExtents(request));
       if (Group& group = Group::ofThisThread(); group.active()) {
-        group.add(request.comm->comm, std::move(stream), std::move(request.call));
+        group.add(request.comm->comm, stream, std::move(request.call));
         return {};
       }
       return issueAlone(*request.comm, stream, request.call);
@@ -305,32 +305,52 @@ pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream) {
 
 namespace {
 
+// Whether nothing can be wrong with a transfer: all but a few are so, and need no more checks.
+bool isPlain(const PointToPoint& call, int size) {
+  const void* buffer = call.isSend ? static_cast<const void*>(call.send) : call.recv;
+  return call.type >= 0 && call.type < pealNumTypes && buffer != nullptr && call.peer >= 0 &&
+         call.peer < size && call.count < size_t{1} << 48;
+}
+
+Result<void> checkTransfer(const char* function, const PointToPoint& call, pealComm* comm,
+                           pealStream* stream) {
+  Request request = requestOf(function, call.isSend ? pealStatSend : pealStatRecv, call.send, call.recv,
+                              call.count, call.type, comm, stream);
+  (call.isSend ? request.sendElements : request.recvElements) = call.count;
+  PEAL_TRY(checkTypeAndOp(request));
+  PEAL_TRY(checkExtents(request));
+  const int size = comm->comm->size();
+  if (call.peer < 0 || call.peer >= size) {
+    return wrong(request, fmt::format("peer is {}; legal are 0 to {}.", call.peer, size - 1));
+  }
+  if (!Group::ofThisThread().active() && call.peer == comm->comm->rank()) {
+    return wrong(request, "a rank sends to itself only inside a group that has the matching call too.");
+  }
+  return {};
+}
+
 pealResult_t submit(const char* function, const PointToPoint& call, pealComm* comm, pealStream* stream) {
   return guarded([&]() -> Result<void> {
     return noteInGroup([&]() -> Result<void> {
       PEAL_TRY(checkComm(function, comm));
-      Result<StreamRef> where = streamFor(function, *comm, stream);
-      if (!where) {
-        return where.error();
+      StreamRef where;
+      if (stream != nullptr) {
+        Result<StreamRef> given = streamFor(function, *comm, stream);
+        if (!given) {
+          return given.error();
+        }
+        where = std::move(*given);
       }
-      Request request = requestOf(function, call.isSend ? pealStatSend : pealStatRecv, call.send, call.recv,
-                                  call.count, call.type, comm, stream);
-      (call.isSend ? request.sendElements : request.recvElements) = call.count;
-      PEAL_TRY(checkTypeAndOp(request));
-      PEAL_TRY(checkExtents(request));
-      const int size = comm->comm->size();
-      if (call.peer < 0 || call.peer >= size) {
-        return wrong(request, fmt::format("peer is {}; legal are 0 to {}.", call.peer, size - 1));
+      Group& group = Group::ofThisThread();
+      if (!isPlain(call, comm->comm->size()) || (!group.active() && call.peer == comm->comm->rank())) {
+        PEAL_TRY(checkTransfer(function, call, comm, stream));
       }
-      if (Group& group = Group::ofThisThread(); group.active()) {
-        group.add(comm->comm, std::move(*where), call);
+      if (group.active()) {
+        group.add(comm->comm, where, call);
         return {};
       }
-      if (call.peer == comm->comm->rank()) {
-        return wrong(request, "a rank sends to itself only inside a group that has the matching call too.");
-      }
       std::vector<PointToPoint> alone{call};
-      return issueAlone(*comm, *where, alone);
+      return issueAlone(*comm, where, alone);
     }());
   });
 }

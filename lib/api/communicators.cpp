@@ -353,7 +353,9 @@ pealResult_t pealCommAbort(pealComm_t comm) {
   return guarded([&]() -> Result<void> {
     PEAL_TRY(checkComm("pealCommAbort", comm));
     comm->comm->abort();
-    while (comm->users.load(std::memory_order_acquire) > 0) {  // they see the flag within one sleep
+    fenceAll();
+    // They see the flag within one sleep.
+    while (comm->users.load(std::memory_order_acquire) > 0 || comm->issuing.load(std::memory_order_acquire)) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     comm->magic = 0;

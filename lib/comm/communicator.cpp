@@ -230,7 +230,7 @@ Result<void> Communicator::awaitTurn(Ticket ticket) {
   // Earlier operations have deadlines of their own, but a stream in front of one may wait for this caller.
   const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeoutMs);
   std::unique_lock lock(turnMutex_);
-  turnWaiters_.fetch_add(1);  // seq_cst, before the load below: pairs with endTurn's store, then load
+  noteWaiter();
   const bool came = turnChanged_.wait_until(lock, deadline, [&] { return done_.load() == ticket; });
   turnWaiters_.fetch_sub(1);
   if (!came) {
@@ -243,9 +243,16 @@ Result<void> Communicator::awaitTurn(Ticket ticket) {
   return {};
 }
 
+// Before the look at done_: either that sees endTurn's store, or endTurn sees this.
+void Communicator::noteWaiter() {
+  turnWaiters_.fetch_add(1);
+  fenceAll();
+}
+
 void Communicator::endTurn(Ticket ticket) {
-  done_.store(ticket + 1);  // seq_cst: pairs with awaitTurn
-  if (turnWaiters_.load() > 0) {
+  done_.store(ticket + 1, std::memory_order_release);
+  fenceForSlowSide(everybodyFences_);  // pairs with the fence in noteWaiter()
+  if (turnWaiters_.load(std::memory_order_relaxed) > 0) [[unlikely]] {
     const std::lock_guard lock(turnMutex_);
     turnChanged_.notify_all();
   }
@@ -301,9 +308,7 @@ Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
       return settle(Fault{turn.error(), rank()});
     }
   }
-  while (endpointBusy_.exchange(true, std::memory_order_acquire)) {  // pairs with the releases below
-    cpuRelax();
-  }
+  claim_.beginOperation();
   std::optional<Fault> fault;
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     fault = Fault{usable().error(), -1};
@@ -320,7 +325,7 @@ Result<void> Communicator::runInTurn(Ticket ticket, Operation&& operation) {
   if (!result) [[unlikely]] {
     takeBuffersBack();
   }
-  endpointBusy_.store(false, std::memory_order_release);
+  claim_.endOperation();
   endTurn(ticket);
   return result;
 }
@@ -394,7 +399,7 @@ Result<void> Communicator::finalize() {
   if (done_.load(std::memory_order_acquire) != last) {
     const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeoutMs);
     std::unique_lock lock(turnMutex_);
-    turnWaiters_.fetch_add(1);
+    noteWaiter();
     const bool came = turnChanged_.wait_until(lock, deadline, [&] { return done_.load() >= last; });
     turnWaiters_.fetch_sub(1);
     if (!came) {
@@ -431,27 +436,27 @@ void Communicator::abort() {
   }
   // Claims nothing: the running operation sees the flag, fails, and its settle says farewell. If none runs,
   // say it here, so that the others notice at once.
-  if (!endpointBusy_.exchange(true, std::memory_order_acquire)) {
+  if (claim_.tryInspect()) {
     if (!failed_.load(std::memory_order_acquire)) {
       // The result is the fault just made.
       static_cast<void>(settle(Fault{
           {pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
           rank()}));
     }
-    endpointBusy_.store(false, std::memory_order_release);
+    claim_.endInspection();
   }
 }
 
 pealResult_t Communicator::asyncError() {
   noticeDeviceFault();
   if (!failed_.load(std::memory_order_acquire) && endpoint_ != nullptr && !finalized_.load() &&
-      !endpointBusy_.exchange(true, std::memory_order_acquire)) {
+      claim_.tryInspect()) {
     if (Result<void> health = endpoint_->progress(-1); !health) {
       static_cast<void>(
           settle(Fault{{health.error().code, fmt::format("{}: {}", context_.name, health.error().message)},
                        endpoint_->culpritRank()}));
     }
-    endpointBusy_.store(false, std::memory_order_release);
+    claim_.endInspection();
   }
   const std::lock_guard lock(errorMutex_);
   return error_ ? error_->code : pealSuccess;
@@ -466,11 +471,9 @@ pealCommStats_t Communicator::stats() {
   if (device_ != nullptr) {
     return device_->stats();
   }
-  while (endpointBusy_.exchange(true, std::memory_order_acquire)) {
-    std::this_thread::yield();
-  }
+  claim_.inspect();
   const pealCommStats_t stats = context_.stats;
-  endpointBusy_.store(false, std::memory_order_release);
+  claim_.endInspection();
   return stats;
 }
 

@@ -17,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/fences.h"
 #include "lib/bootstrap/bootstrap.h"
+#include "lib/comm/claim.h"
 #include "lib/executor/device_executor.h"
 #include "lib/executor/host/operation.h"
 #include "lib/tuner/tuner.h"
@@ -135,6 +137,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   explicit Communicator(const CommOptions& options) : options_(options) {}
   Result<void> usable();
   Result<void> awaitTurn(Ticket ticket);
+  void noteWaiter();
   void endTurn(Ticket ticket);
   void number(std::vector<PointToPoint>& calls);
   std::optional<Fault> runTransfers(std::vector<PointToPoint>& calls);
@@ -192,8 +195,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<int> turnWaiters_{0};
   std::mutex turnMutex_;  // guards nothing but the sleep on turnChanged_
   std::condition_variable turnChanged_;
-  // Claimed by whoever uses endpoint_: the running operation, or asyncError's look at the peers.
-  std::atomic<bool> endpointBusy_{false};
+  const bool everybodyFences_ = registeredForFences();
+  // Of endpoint_: the running operation's, or asyncError's for a look at the peers.
+  Claim claim_;
 
   std::mutex errorMutex_;  // guards error_
   std::optional<Error> error_;

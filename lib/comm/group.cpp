@@ -37,11 +37,12 @@ Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm, const Stream
   return lanes_.emplace_back(Lane{comm, stream, std::move(spare_), {}});
 }
 
-void Group::add(std::shared_ptr<Communicator> comm, StreamRef stream, CollectiveCall call) {
+void Group::add(const std::shared_ptr<Communicator>& comm, const StreamRef& stream, CollectiveCall call) {
   lane(comm, stream).collectives.push_back(std::move(call));
 }
 
-void Group::add(std::shared_ptr<Communicator> comm, StreamRef stream, PointToPoint call) {
+void Group::add(const std::shared_ptr<Communicator>& comm, const StreamRef& stream,
+                const PointToPoint& call) {
   lane(comm, stream).pointToPoint.push_back(call);
 }
 

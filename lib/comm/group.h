@@ -27,8 +27,8 @@ class Group {
   // callers met inside the group (fail) means that nothing is issued.
   Result<void> end();
 
-  void add(std::shared_ptr<Communicator> comm, StreamRef stream, CollectiveCall call);
-  void add(std::shared_ptr<Communicator> comm, StreamRef stream, PointToPoint call);
+  void add(const std::shared_ptr<Communicator>& comm, const StreamRef& stream, CollectiveCall call);
+  void add(const std::shared_ptr<Communicator>& comm, const StreamRef& stream, const PointToPoint& call);
   // Making communicators: each runs on a thread of its own, since each waits for the others.
   void addInit(std::function<Result<void>()> init);
   void fail(const Error& error);

@@ -61,7 +61,7 @@ int unsealedFile(size_t bytes) {
 
 std::vector<Attack> attacks() {
   return {
-      {"UnknownKind", [](const Hostile& h) { h.write(9, 10); }, "kind 9"},
+      {"UnknownKind", [](const Hostile& h) { h.write(10, 10); }, "kind 10"},
       {"NoKind", [](const Hostile& h) { h.write(0, 10); }, "kind 0"},
       {"InlineTooLong", [](const Hostile& h) { h.write(Kind::Inline, 33); }, "33 inline bytes"},
       {"SlotTooLong", [](const Hostile& h) { h.write(Kind::Staged, kSlotBytes + 1); },
@@ -73,6 +73,13 @@ std::vector<Attack> attacks() {
        "it released 7 messages"},
       {"SharedSlotTooLong", [](const Hostile& h) { h.write(Kind::StagedAll, kSlotBytes + 1, 0); },
        "in slot 0"},
+      {"ShortOutside", [](const Hostile& h) { h.write(Kind::Short, 10, 0, shm::ByteRing::kBytes - 9); },
+       "10 short bytes at 32759"},
+      {"ShortFarOutside", [](const Hostile& h) { h.write(Kind::Short, 10, 0, ~0UL); }, "10 short bytes at"},
+      {"ShortTooLong", [](const Hostile& h) { h.write(Kind::Short, kSlotBytes + 1); }, "4097 short bytes"},
+      {"ShortReleasesWhatWasNotSent", [](const Hostile& h) { h.write(Kind::Short, 10, 0, 0, 7); },
+       "it released 7 messages"},
+      {"ShortLendsAnUnknownRegion", [](const Hostile& h) { h.write(Kind::Short, 64, 77); }, "region 77"},
       {"PointerFromAnotherProcess", [](const Hostile& h) { h.write(Kind::Pointer, 0, 0, 64, 8); },
        "a reference of kind 4"},
       {"UnknownRegion", [](const Hostile& h) { h.write(Kind::Region, 0, 0, 64, 77, 0); }, "region 77"},

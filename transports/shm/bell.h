@@ -2,13 +2,10 @@
 #pragma once
 #include <cstdint>
 
+#include "lib/base/fences.h"
 #include "transports/shm/layout.h"
 
 namespace peal::shm {
-
-// Between writing a ring or credit and looking at `sleeping`, and between setting `sleeping` and looking at
-// the rings: keeps a store before a later load, which nothing weaker does.
-void fullFence();
 
 // Asks for a line that is going to be written. Only a hint.
 inline void fetchToWrite(const void* line) {

@@ -46,6 +46,7 @@ ShmEndpoint::ShmEndpoint(Membership membership, const Layout& layout, const ShmO
     const auto index = static_cast<size_t>(rank);
     links_[index] = std::make_unique<ShmLink>(station_, rank, membership_.peers[index], *membership_.segment,
                                               [this, rank] { return readSocket(rank); });
+    fences_ |= links_[index]->fences();
   });
   watchForks(*this);
 }
@@ -101,7 +102,7 @@ void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
     }
   }
   allSlot_ = allSlot_ + 1 == station_.layout.slots() ? 0 : allSlot_ + 1;
-  fullFence();
+  fenceForSlowSide(!fences_);
   for (const std::unique_ptr<ShmLink>& link : links_) {
     if (link) {
       link->wakeIfAsleep();
@@ -289,7 +290,7 @@ PeerState ShmEndpoint::peerState(int peerRank) {
 uint32_t ShmEndpoint::prepareSleep() {
   const uint32_t token = bell().doorbell.load(std::memory_order_acquire);
   bell().sleeping.store(1, std::memory_order_relaxed);
-  fullFence();  // pairs with the fence of whoever posts or releases (layout.h, Bell)
+  fenceAll();  // pairs with the fence of whoever posts or releases (layout.h, Bell)
   return token;
 }
 
@@ -311,6 +312,9 @@ void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
   const FarewellNote note = FarewellNote::make(culpritRank, reason);
   forEachPeer([&](int rank) {
     const auto index = static_cast<size_t>(rank);
+    if (culpritRank < 0) {
+      links_[index]->tellReleased();
+    }
     // A peer that is gone, or that has not read for so long that its socket is full, sees the end instead.
     sendPacket(membership_.peers[index].socket.get(), &note, sizeof note, -1);
     links_[index]->ringPeer();

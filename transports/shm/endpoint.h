@@ -85,6 +85,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   // use of it took one credit of every link, and `slots` uses lie between two uses of one slot.
   uint32_t allSlot_ = 0;
   bool allInline_ = false;
+  bool fences_ = false;  // as in any of the links
   alignas(kLine) InlineBytes inline_{};
 };
 

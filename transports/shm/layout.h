@@ -11,8 +11,9 @@
 //             sharings, one line   the owner and peer p take parts here of a message of p's that both copy
 //              per peer
 //             rings, one per peer  peer p writes here the descriptors of its messages to the owner
-//   staging   one area per peer    owner: bytes of messages to that peer. The area at the owner's own
-//                                  index holds what goes to all peers at once.
+//   staging   one area per peer    owner: bytes of messages to that peer, in slots and, if they are short, in
+//                                  a ring of bytes behind them. The area at the owner's own index holds
+//                                  what goes to all peers at once.
 //
 // A line that one side polls is written by the other side only, so a short message moves one cache line.
 // Between two ranks of one process credits and rings lie in private memory of the same shape: what arrives
@@ -25,13 +26,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transports/shm/byte_ring.h"
 #include "transports/transport.h"
 
 namespace peal::shm {
 
-inline constexpr uint64_t kMagic = 0x34306d68736c6570;  // "pelshm04"; the digits change with the layout
-inline constexpr size_t kLine = 64;
-inline constexpr size_t kInlineBytes = 32;  // payload that fits into a descriptor
+inline constexpr uint64_t kMagic = 0x35306d68736c6570;  // "pelshm05"; the digits change with the layout
+inline constexpr size_t kInlineBytes = 32;              // payload that fits into a descriptor
 using InlineBytes = std::array<std::byte, kInlineBytes>;
 
 // What a message's bytes are.
@@ -44,14 +45,15 @@ enum class Kind : uint32_t {
   ProcessRead,  // words: bytes, address. Read with process_vm_readv
   Offer,        // words: bytes, address. The receiver copies what it wants with process_vm_readv
   Landed,       // no bytes: what the receiver lent has been written
+  Short,        // in the sender's short staging for this peer; words: offset, and what `extra` has of Inline
 };
 
 // One message, one cache line, written by the sender into the receiver's segment. All fields are relaxed
 // atomics (plain moves on x86) but `flag`: the sender stores it last (release), the receiver polls it
 // (acquire). `flag` is the message's number plus one, so a line needs no clearing.
-// With Staged, Region and ProcessRead the sender may lend memory: `extra` is the region's id, or 0, and the
-// last word the offset in it. With Inline and StagedAll `extra` is the lower half of what the sender has
-// released: ranks that answer each other never look at credit lines.
+// With Staged, Short, Region and ProcessRead the sender may lend memory: `extra` is the region's id, or 0,
+// and the last word the offset in it. With Inline and StagedAll `extra` is the lower half of what the sender
+// has released: ranks that answer each other never look at credit lines.
 struct alignas(kLine) Descriptor {
   std::atomic<uint32_t> flag;
   std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below
@@ -78,11 +80,13 @@ struct alignas(kLine) Header {
   int32_t rank;
   int32_t size;
   uint32_t slots;
+  uint32_t fencesPosters;  // before it sleeps the owner makes its peers fence (lib/base/fences.h)
 };
 
 // How a sleeping rank is woken. Pairing (Dekker): the sleeper sets `sleeping`, fences and looks at its rings
 // and credits once more; a peer writes a ring or a credit, fences and looks at `sleeping`. One of them sees
-// the other. A peer that sees `sleeping` adds to the doorbell, on which the sleeper's futex waits.
+// the other. Where the system can fence others (lib/base/fences.h), the sleeper does that to all, and who
+// posts need not. A peer that sees `sleeping` adds to the doorbell, on which the sleeper's futex waits.
 struct alignas(kLine) Bell {
   std::atomic<uint32_t> sleeping;
   std::atomic<uint32_t> doorbell;
@@ -161,10 +165,13 @@ class Layout {
     return creditOffset(size_) + static_cast<size_t>(peer) * sizeof(Sharing);
   }
   size_t ringOffset(int peer) const {
-    return sharingOffset(size_) + static_cast<size_t>(peer) * slots_ * sizeof(Descriptor);
+    return sharingOffset(size_) + static_cast<size_t>(peer) * kRingEntries * sizeof(Descriptor);
   }
   // From the start of the staging part.
-  size_t stagingOffset(int peer) const { return static_cast<size_t>(peer) * slots_ * slotBytes_; }
+  size_t stagingOffset(int peer) const {
+    return static_cast<size_t>(peer) * (slots_ * slotBytes_ + ByteRing::kBytes);
+  }
+  size_t shortOffset(int peer) const { return stagingOffset(peer) + slots_ * slotBytes_; }
 
  private:
   static constexpr size_t kCreditsAt =

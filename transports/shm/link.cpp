@@ -12,6 +12,8 @@
 namespace peal::shm {
 namespace {
 
+constexpr uint32_t kFetchedAhead = 3;  // messages whose lines are on their way
+
 // Credits and rings between ranks of one process lie in private memory.
 Control controlOf(const Segment& segment, bool sameProcess) {
   return sameProcess ? segment.local() : segment.shared();
@@ -25,13 +27,16 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
       peerRank_(peerRank),
       slots_(station.layout.slots()),
       slotBytes_(station.layout.slotBytes()),
+      fences_(!registeredForFences() || peer.segment->shared().header().fencesPosters == 0),
       outRing_(controlOf(*peer.segment, peer.sameProcess).ring(station.layout, station.rank)),
       outCredit_(controlOf(own, peer.sameProcess).credit(station.layout, peerRank)),
       outStaging_(own.staging.base() + station.layout.stagingOffset(peerRank)),
+      outShort_(own.staging.base() + station.layout.shortOffset(peerRank)),
       theirSharing_(peer.segment->shared().sharing(station.layout, station.rank)),
       inRing_(controlOf(own, peer.sameProcess).ring(station.layout, peerRank)),
       inCredit_(controlOf(*peer.segment, peer.sameProcess).credit(station.layout, station.rank)),
       inStaging_(peer.segment->staging.base() + station.layout.stagingOffset(station.rank)),
+      inShort_(peer.segment->staging.base() + station.layout.shortOffset(station.rank)),
       inStagingAll_(peer.segment->staging.base() + station.layout.stagingOffset(peerRank)),
       sharing_(own.shared().sharing(station.layout, peerRank)),
       peerShared_(peer.segment->shared()),
@@ -41,14 +46,13 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
       pid_(peer.pid),
       readSocket_(std::move(readSocket)) {}
 
-bool Station::fits(size_t bytes, bool stagedInline) {
-  const size_t most = stagedInline ? kInlineBytes : layout.slotBytes();
-  if (bytes > most) {
+bool Station::fitsInto(size_t bytes, size_t mostBytes) {
+  if (bytes > mostBytes) [[unlikely]] {
     fault.raise(numberOf(rank),
-                {pealInternalError,
-                 fmt::format("a message of {} bytes does not fit the {} that were staged", bytes, most)});
+                {pealInternalError, fmt::format("a message of {} bytes does not fit the {} that were staged",
+                                                bytes, mostBytes)});
   }
-  return bytes <= most;
+  return bytes <= mostBytes;
 }
 
 void ShmLink::closeInChild() noexcept {
@@ -59,36 +63,70 @@ void ShmLink::closeInChild() noexcept {
 
 // ---- outgoing ----
 
-bool ShmLink::hasCredit() {
-  if (posted_ - released_ < slots_) {
+bool ShmLink::hasCredit(uint32_t most) {
+  if (posted_ - released_ < most) {
     return true;
   }
   if (slots_ == 0) {
     return false;
   }
-  // Pairs with the store in the peer's release(): what it read of the slot, it has read.
+  return lookAtCredit() && posted_ - released_ < most;
+}
+
+// The credit's line may be behind what the peer said along with messages.
+bool ShmLink::lookAtCredit() {
+  // Pairs with the store in the peer's tellReleased(): what it read of the slots, it has read.
   const uint64_t now = outCredit_.released.load(std::memory_order_acquire);
-  if (now < released_ || now > posted_) {
+  if (now > posted_) {
     return malformed(fmt::format("it released {} messages of {}", now, posted_));
   }
-  released_ = now;
-  return posted_ - released_ < slots_;
+  released_ = std::max(released_, now);
+  return true;
 }
 
 std::byte* ShmLink::tryStage(size_t bytes) {
   if (!station_.fits(bytes) || !hasCredit()) {
     return nullptr;
   }
-  stagedInline_ = bytes <= kInlineBytes;
-  return stagedInline_ ? inline_.data() : outStaging_ + size_t{outSlot_} * slotBytes_;
+  staged_ = bytes <= kInlineBytes ? Staging::Inline : Staging::Slot;
+  return staged_ == Staging::Inline ? inline_.data() : outStaging_ + size_t{outSlot_} * slotBytes_;
+}
+
+// A sender that fills the ring takes no credit until half of it is free again: that costs one look at what
+// the peer writes, and between ranks that share a processor one turn, where single credits would cost as many
+// of them as there are messages.
+std::byte* ShmLink::tryStageShort(size_t bytes) {
+  if (bytes > ByteRing::kMostBytes) {
+    return tryStage(bytes);
+  }
+  if (!station_.fits(bytes) || slots_ == 0 || !hasCredit(thirsty_ ? kRingEntries / 2 + 1 : kRingEntries)) {
+    thirsty_ = true;
+    return nullptr;
+  }
+  if (bytes <= kInlineBytes) {
+    thirsty_ = false;
+    staged_ = Staging::Inline;
+    return inline_.data();
+  }
+  std::optional<uint32_t> offset = shortRing_.room(posted_, released_, bytes);
+  if (!offset && !hasCredit(1)) {
+    offset = shortRing_.room(posted_, released_, bytes);  // of what was released since
+  }
+  thirsty_ = !offset;
+  staged_ = Staging::Short;
+  shortOffset_ = offset.value_or(0);
+  shortBytes_ = bytes;
+  return offset ? outShort_ + shortOffset_ : nullptr;
 }
 
 void ShmLink::post(size_t bytes, const Digest& digest) {
-  if (!station_.fits(bytes, stagedInline_)) {
+  if (!station_.fits(bytes, staged_ == Staging::Inline)) {
     return;
   }
-  if (stagedInline_) {
+  if (staged_ == Staging::Inline) {
     publishInline(inline_, bytes, digest);
+  } else if (staged_ == Staging::Short) {
+    publishShort(bytes, digest);
   } else {
     Descriptor& descriptor = compose(Kind::Staged, bytes, digest);
     attachLoan(descriptor);
@@ -99,13 +137,13 @@ void ShmLink::post(size_t bytes, const Digest& digest) {
 }
 
 void ShmLink::announcePost() {
-  fullFence();
+  fenceForSleeper();
   wakeIfAsleep();
   fetchNext();
 }
 
 Descriptor& ShmLink::compose(Kind kind, size_t bytes, const Digest& digest) {
-  Descriptor& descriptor = outRing_[outSlot_];
+  Descriptor& descriptor = outRing_[posted_ % kRingEntries];
   descriptor.meta.store(static_cast<uint32_t>(kind) << Descriptor::kBytesBits | static_cast<uint32_t>(bytes),
                         std::memory_order_relaxed);
   descriptor.setDigest(digest);
@@ -114,6 +152,7 @@ Descriptor& ShmLink::compose(Kind kind, size_t bytes, const Digest& digest) {
 
 // The flag's store pairs with the load in the peer's tryReceive(): whoever sees it sees the whole message.
 void ShmLink::commit(Descriptor& descriptor) {
+  shortRing_.close(posted_);
   ++posted_;
   outSlot_ = outSlot_ + 1 == slots_ ? 0 : outSlot_ + 1;
   descriptor.flag.store(static_cast<uint32_t>(posted_), std::memory_order_release);
@@ -129,6 +168,7 @@ void ShmLink::attachLoan(Descriptor& descriptor) {
 // waiting for the cache.
 void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
+  told_ = received_;
   descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
   for (size_t i = 0; i < kInlineBytes / sizeof(uint64_t); ++i) {
     uint64_t word = 0;
@@ -138,8 +178,24 @@ void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest&
   commit(descriptor);
 }
 
+void ShmLink::publishShort(size_t bytes, const Digest& digest) {
+  const auto at = shortOffset_;
+  if (!station_.fitsInto(bytes, shortBytes_)) {
+    return;
+  }
+  shortRing_.take(bytes);
+  Descriptor& descriptor = compose(Kind::Short, bytes, digest);
+  told_ = received_;
+  descriptor.words[0].store(at, std::memory_order_relaxed);
+  descriptor.words[1].store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
+  attachLoan(descriptor);
+  commit(descriptor);
+  fetchSlot(outShort_ + (at + bytes + kLine - 1) / kLine * kLine % ByteRing::kBytes, bytes);
+}
+
 void ShmLink::publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::StagedAll, bytes, digest);
+  told_ = received_;
   descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
   descriptor.words[0].store(slot, std::memory_order_relaxed);
   commit(descriptor);
@@ -161,7 +217,8 @@ void ShmLink::wakeIfAsleep() {
   }
 }
 
-void ShmLink::fetchNext() const { fetchToWrite(outRing_ + outSlot_); }
+// So far ahead that it is here by then, however quickly messages follow each other.
+void ShmLink::fetchNext() const { fetchToWrite(outRing_ + (posted_ + kFetchedAhead) % kRingEntries); }
 
 void ShmLink::ringPeer() { ringBell(peerShared_.bell()); }
 
@@ -260,23 +317,16 @@ bool ShmLink::tryPostLanded(size_t bytes, const Digest& digest) {
 }
 
 bool ShmLink::released(uint64_t count) {
-  if (released_ < count) {
-    const uint64_t now = outCredit_.released.load(std::memory_order_acquire);  // as in hasCredit()
-    if (now < released_ || now > posted_) {
-      return malformed(fmt::format("it released {} messages of {}", now, posted_));
-    }
-    released_ = now;
-  }
-  return released_ >= count;
+  return (released_ >= count || lookAtCredit()) && released_ >= count;
 }
 
-bool ShmLink::hasUnreleased() { return outCredit_.released.load(std::memory_order_acquire) != posted_; }
+bool ShmLink::hasUnreleased() { return !released(posted_); }
 
 // ---- incoming ----
 
 bool ShmLink::hasArrival() const {
-  return shown_ ||
-         inRing_[inSlot_].flag.load(std::memory_order_acquire) == static_cast<uint32_t>(received_ + 1);
+  return shown_ || inRing_[received_ % kRingEntries].flag.load(std::memory_order_acquire) ==
+                       static_cast<uint32_t>(received_ + 1);
 }
 
 bool ShmLink::tryReceive(Arrival& arrival) {
@@ -289,13 +339,16 @@ bool ShmLink::tryReceive(Arrival& arrival) {
 
 bool ShmLink::arrived() {
   if (!shown_) {
-    const Descriptor& descriptor = inRing_[inSlot_];
+    const Descriptor& descriptor = inRing_[received_ % kRingEntries];
     // Pairs with the store in the peer's commit().
     if (descriptor.flag.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1) ||
         !show(descriptor)) {
+      missed_ = true;
       return false;
     }
     shown_ = true;
+    streak_ = missed_ ? 0 : streak_ + 1;
+    missed_ = false;
   }
   return true;
 }
@@ -327,6 +380,15 @@ bool ShmLink::show(const Descriptor& descriptor) {
       }
       arrival_.data = inStagingAll_ + slot * slotBytes_;
       return noteReleased(extra);
+    }
+    case Kind::Short: {
+      const uint64_t offset = descriptor.words[0].load(std::memory_order_relaxed);
+      if (bytes > std::min(slotBytes_, ByteRing::kMostBytes) || offset > ByteRing::kBytes - bytes) {
+        return malformed(fmt::format("{} short bytes at {} of {}", bytes, offset, ByteRing::kBytes));
+      }
+      arrival_.data = inShort_ + offset;
+      return noteReleased(static_cast<uint32_t>(descriptor.words[1].load(std::memory_order_relaxed))) &&
+             showLoan(descriptor);
     }
     case Kind::Pointer:
     case Kind::Region:
@@ -396,6 +458,7 @@ bool ShmLink::showLoan(const Descriptor& descriptor) {
 // Before this rank touches memory that the peer could free. False: the peer has taken it back, and said why
 // it leaves before that; so the message is not shown, and whoever waits for it finds the farewell.
 bool ShmLink::mayUse() {
+  using_ = true;
   inCredit_.inUse.store(1, std::memory_order_relaxed);
   fullFence();  // pairs with the one in ShmEndpoint::withdraw (layout.h, Withdrawal)
   if (withdrawn()) {
@@ -459,22 +522,40 @@ bool ShmLink::copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes) {
 
 void ShmLink::release() {
   giveBack();
-  fullFence();
+  // A peer that is ahead has written more: their lines come meanwhile. Of one that is not, a look at them
+  // would take them away.
+  if (streak_ > kFetchedAhead) {
+    __builtin_prefetch(inRing_ + (received_ + kFetchedAhead) % kRingEntries);
+  }
+  fenceForSleeper();
   wakeIfAsleep();
 }
 
+// Where ranks answer each other all but the last credit have travelled with messages: no line is written.
 void ShmLink::releaseQuietly() {
-  giveBack();
-  wakeIfAsleep();
+  if (received_ > told_ || using_) [[unlikely]] {
+    release();
+    return;
+  }
+  forget();
 }
 
 void ShmLink::giveBack() {
+  forget();
+  letGo();
+  tellReleased();
+}
+
+void ShmLink::tellReleased() {
+  told_ = received_;
+  // Pairs with the load in the peer's hasCredit() and released().
+  inCredit_.released.store(received_, std::memory_order_release);
+}
+
+void ShmLink::forget() {
   shown_ = false;
   ++received_;
   inSlot_ = inSlot_ + 1 == slots_ ? 0 : inSlot_ + 1;
-  letGo();
-  // Pairs with the load in the peer's hasCredit() and released().
-  inCredit_.released.store(received_, std::memory_order_release);
   if (!endedWhileShown_.empty()) [[unlikely]] {
     std::for_each(endedWhileShown_.begin(), endedWhileShown_.end(), [this](uint64_t id) { mapped_.end(id); });
     endedWhileShown_.clear();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transports/fault_box.h"
+#include "transports/shm/bell.h"
 #include "transports/shm/connect.h"
 #include "transports/shm/layout.h"
 #include "transports/shm/regions.h"
@@ -29,7 +30,10 @@ struct Station {
 
   int numberOf(int member) const { return numbers[static_cast<size_t>(member)]; }
   // Whether a message fits what is or was staged for it; if not, the caller is at fault.
-  bool fits(size_t bytes, bool stagedInline = false);
+  bool fits(size_t bytes, bool stagedInline = false) {
+    return fitsInto(bytes, stagedInline ? kInlineBytes : layout.slotBytes());
+  }
+  bool fitsInto(size_t bytes, size_t mostBytes);
 };
 
 class ShmLink final : public Link {
@@ -38,6 +42,7 @@ class ShmLink final : public Link {
   ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own, std::function<bool()> readSocket);
 
   std::byte* tryStage(size_t bytes) override;
+  std::byte* tryStageShort(size_t bytes) override;
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool canReference(const std::byte* data, size_t bytes) override;
@@ -63,7 +68,7 @@ class ShmLink final : public Link {
   // In a forked child, where the other end of everything is the parent's: no credit and no message any more,
   // so that every wait finds out what is wrong (Endpoint::faulted()).
   void closeInChild() noexcept;
-  bool hasCredit();
+  bool hasCredit() { return hasCredit(slots_); }
   // Without waking the peer: write to all, fence once, then wake all.
   void publishInline(const InlineBytes& data, size_t bytes, const Digest& digest);
   void publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest);
@@ -71,11 +76,17 @@ class ShmLink final : public Link {
   // Gets the next message's line back from the peer, which read it last.
   void fetchNext() const;
   void ringPeer();
+  bool fences() const { return fences_; }
   PeerState peerState() const { return peerShared_.announcement().read(); }
   bool hasArrival() const;
   bool hasUnreleased();
   // Ends this rank's use of the peer's memory, for good: its operation has failed.
-  void letGo() { inCredit_.inUse.store(0, std::memory_order_release); }
+  void letGo() {
+    using_ = false;
+    inCredit_.inUse.store(0, std::memory_order_release);
+  }
+  // Credits that releaseQuietly() kept back: before this rank leaves.
+  void tellReleased();
   // Whether the peer is at this rank's memory. For an owner that has withdrawn (layout.h): once false,
   // always.
   bool isUsedByPeer() const { return outCredit_.inUse.load(std::memory_order_acquire) != 0; }
@@ -90,9 +101,15 @@ class ShmLink final : public Link {
   Descriptor& compose(Kind kind, size_t bytes, const Digest& digest);
   void commit(Descriptor& descriptor);
   void announcePost();
+  bool hasCredit(uint32_t most);
+  bool lookAtCredit();
+  // Between what the peer may be asleep for and the look whether it is.
+  void fenceForSleeper() const { fenceForSlowSide(!fences_); }
   void attachLoan(Descriptor& descriptor);
+  void publishShort(size_t bytes, const Digest& digest);
   void publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest);
   bool arrived();
+  void forget();
   void giveBack();
   bool show(const Descriptor& descriptor);
   bool noteReleased(uint32_t lowerHalf);
@@ -112,19 +129,26 @@ class ShmLink final : public Link {
   const int peerRank_;
   uint32_t slots_;  // 0 once closeInChild() was called
   const size_t slotBytes_;
+  const bool fences_;  // the peer does not make this process fence before it sleeps
 
   // Outgoing. The counts never wrap: 2^64 messages.
   Descriptor* const outRing_;  // in the peer's memory
   const Credit& outCredit_;    // in ours, written by the peer
   std::byte* const outStaging_;
+  std::byte* const outShort_;
+  ByteRing shortRing_;
   uint64_t posted_ = 0;
   uint64_t released_ = 0;       // as last seen
   uint64_t lastShared_ = 0;     // the region that the last reference was to: the peer has it
   uint64_t lastLent_ = 0;       // and that of the last loan
   uint64_t lastReference_ = 0;  // number of the last message by reference, plus one
   uint32_t outSlot_ = 0;        // posted_ modulo slots
-  bool stagedInline_ = false;   // the last tryStage() gave inline_
-  uint32_t lentRegion_ = 0;     // goes along with the next message; 0: nothing
+  bool thirsty_ = false;        // short messages filled the ring: waits until half of it is free
+  enum class Staging { Slot, Inline, Short };
+  uint32_t shortOffset_ = 0;  // where, and for how much
+  size_t shortBytes_ = 0;
+  Staging staged_ = Staging::Slot;  // what the last tryStage() gave
+  uint32_t lentRegion_ = 0;         // goes along with the next message; 0: nothing
   uint64_t lentOffset_ = 0;
   uint64_t loans_ = 0;  // sent along and not answered by Landed
   // Long references, of which the receiver may share the copy: by their numbers modulo slots.
@@ -141,9 +165,14 @@ class ShmLink final : public Link {
   const Descriptor* const inRing_;  // in our memory, written by the peer
   Credit& inCredit_;                // in the peer's
   const std::byte* const inStaging_;
+  const std::byte* const inShort_;
   const std::byte* const inStagingAll_;
   uint64_t received_ = 0;  // released messages
+  uint64_t told_ = 0;      // as many of them as the peer has been told of
   uint32_t inSlot_ = 0;    // received_ modulo slots
+  bool using_ = false;     // inUse of inCredit_
+  bool missed_ = false;    // the last look at the ring found nothing
+  uint32_t streak_ = 0;    // messages that were there at the first look, lately
   bool shown_ = false;     // arrival_ is the message number received_
   Arrival arrival_;
   uint64_t offeredAt_ = 0;  // address in the peer, if arrival_ is remote

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "transports/shm/bell.h"
+
 namespace peal::shm {
 namespace {
 
@@ -69,7 +71,8 @@ Result<OwnSegment> createSegment(const Layout& layout, int rank) {
   own.segment->control = std::move(*control);
   own.segment->staging = std::move(*staging);
   own.segment->privateControl = std::move(*local);
-  own.segment->shared().header() = Header{kMagic, layout.slotBytes(), rank, layout.size(), layout.slots()};
+  own.segment->shared().header() = Header{kMagic,        layout.slotBytes(), rank,
+                                          layout.size(), layout.slots(),     registeredForFences() ? 1U : 0U};
   return own;
 }
 

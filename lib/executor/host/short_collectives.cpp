@@ -9,6 +9,9 @@ namespace {
 
 // Longer messages are read in place where they can be, which is the port's business.
 constexpr size_t kMostBytes = 4095;
+// A root copies its message for each peer as long as all copies together are no longer: then it runs ahead of
+// its peers as far as a link has room for short messages. Longer ones are copied once, into a slot.
+constexpr size_t kMostCopiesBytes = 8192;
 
 size_t messageBytes(const Collective& call) { return call.count * elementBytes(call.type); }
 
@@ -87,6 +90,7 @@ class ShortCall {
         return;
       }
     }
+    count(static_cast<size_t>(context_.size) - 1);
     if (receiveAll()) {
       sum(place(in, context_.rank));
       for (int step = 1; step < context_.size; ++step) {
@@ -99,7 +103,7 @@ class ShortCall {
   void broadcast() {
     const std::byte* data = nullptr;
     if (context_.rank == call_.root) {
-      if (sendToAll(call_.send)) {
+      if (sendCopies(call_.send)) {
         copyShort(call_.recv, call_.send, sizeBytes_);
         waiter_.untilSettled();
       }
@@ -113,6 +117,7 @@ class ShortCall {
   void reduceToRoot() {
     if (context_.rank != call_.root) {
       if (sendTo(call_.root, call_.send)) {
+        count(1);
         waiter_.untilSettled();
       }
     } else if (announce(), receiveAll()) {
@@ -156,13 +161,27 @@ class ShortCall {
   }
 
   bool sendTo(int to, const void* data) {
-    std::byte* slot = staged(to, [&] { return link(to).tryStage(sizeBytes_); });
+    std::byte* slot = staged(to, [&] { return link(to).tryStageShort(sizeBytes_); });
     if (slot == nullptr) {
       return false;
     }
     copyShort(slot, data, sizeBytes_);
     link(to).post(sizeBytes_, digest_);
-    count(1);
+    return true;
+  }
+
+  // The same to all, as sendToAll; but nobody of them is waited for before the link to it is full.
+  bool sendCopies(const void* data) {
+    const auto copies = static_cast<size_t>(context_.size) - 1;
+    if (sizeBytes_ * copies > kMostCopiesBytes) {
+      return sendToAll(data);
+    }
+    for (int step = 1; step < context_.size; ++step) {
+      if (!sendTo(peer(step), data)) {
+        return false;
+      }
+    }
+    count(copies);
     return true;
   }
 
