@@ -85,7 +85,8 @@ void useAdamw(pealComm_t comm, int rank, int device, const GpuStream& stream, co
                           0,
                           1,
                           static_cast<uint64_t>(rank) * (kCount / 2),
-                          reinterpret_cast<pealAdamwControl_t*>(floats + 3 * kCount)};
+                          reinterpret_cast<pealAdamwControl_t*>(floats + 3 * kCount),
+                          nullptr};
   good = good && outcomes.ok(pealAdamwStep(bytes, bytes + kCount * 2, &state, device, stream.peal()));
   constexpr size_t kCounts[] = {kCount / 2, kCount / 2};
   good = good &&
