@@ -131,6 +131,10 @@ struct PeerState {
 
 class Endpoint {
  public:
+  // For progress().
+  static constexpr int kAnybody = -1;
+  static constexpr int kNobody = -2;
+
   virtual ~Endpoint() = default;
   virtual const char* name() const = 0;
   virtual size_t slotBytes() const = 0;
@@ -164,11 +168,12 @@ class Endpoint {
 
   // ---- health ----
   // Moves outstanding work on and looks for dead, departed or aborting peers. `waitingForRank` is the peer
-  // whose message, credit or release the caller cannot go on without; -1: any, or none in particular. A
+  // whose message, credit or release the caller cannot go on without; kAnybody: that of each to whom
+  // something was posted that it has not released; kNobody: what peers no longer take is of no interest. A
   // peer that died, or that left because of a fault, is a fault for everybody, now and at every later call;
-  // it names the rank at the root. A peer that left in good order is one only for a caller that waits for
-  // it, and only once its last messages have been received: what it posted before it left stays readable.
-  // Costs a system call: for slow paths.
+  // it names the rank at the root. A peer that left in good order is one only for a caller that waits for it,
+  // and only once its last messages have been received: what it posted before it left stays readable. Costs a
+  // system call: for slow paths.
   virtual Result<void> progress(int waitingForRank) = 0;
   // A fault that the fast path met (a malformed message), without a system call.
   virtual bool faulted() const = 0;

@@ -451,7 +451,7 @@ pealResult_t Communicator::asyncError() {
   noticeDeviceFault();
   if (!failed_.load(std::memory_order_acquire) && endpoint_ != nullptr && !finalized_.load() &&
       claim_.tryInspect()) {
-    if (Result<void> health = endpoint_->progress(-1); !health) {
+    if (Result<void> health = endpoint_->progress(Endpoint::kAnybody); !health) {
       static_cast<void>(
           settle(Fault{{health.error().code, fmt::format("{}: {}", context_.name, health.error().message)},
                        endpoint_->culpritRank()}));

@@ -13,15 +13,14 @@ constexpr int64_t kBlindSleepUs = 100;
 
 RoutedEndpoint::RoutedEndpoint(int rank, std::vector<int> localOf, std::unique_ptr<Endpoint> local,
                                std::unique_ptr<NetworkEndpoint> network)
-    : rank_(rank),
-      localOf_(std::move(localOf)),
+    : localOf_(std::move(localOf)),
       local_(std::move(local)),
       network_(std::move(network)),
       slotBytes_(std::min(local_->slotBytes(), network_->slotBytes())),
       wakesUs_(network_->sleepElsewhere([bell = local_.get()] { bell->wake(); })) {
   for (int peer = 0; peer < static_cast<int>(localOf_.size()); ++peer) {
     Link* link = nullptr;
-    if (peer != rank_) {
+    if (peer != rank) {
       link = this->localOf(peer) >= 0 ? &local_->link(this->localOf(peer)) : &network_->link(peer);
     }
     links_.push_back(link);
@@ -46,13 +45,13 @@ void RoutedEndpoint::postAll(size_t bytes, const Digest& digest) {
 
 // ---- health ----
 
-// An endpoint that the caller does not wait for is told that it waits for this rank itself, whom no endpoint
-// has a link to: "for anybody" would make a departure in good order a fault.
 Result<void> RoutedEndpoint::progress(int waitingForRank) {
-  const bool any = waitingForRank < 0;
-  const bool here = !any && localOf(waitingForRank) >= 0;
-  const Result<void> local = local_->progress(any ? -1 : localOf(here ? waitingForRank : rank_));
-  const Result<void> network = network_->progress(any ? -1 : here ? rank_ : waitingForRank);
+  const bool one = waitingForRank >= 0;  // and at one of the two ends only
+  const bool here = one && localOf(waitingForRank) >= 0;
+  const Result<void> local = local_->progress(here  ? localOf(waitingForRank)
+                                              : one ? kNobody
+                                                    : waitingForRank);
+  const Result<void> network = network_->progress(here ? kNobody : waitingForRank);
   if (faultyFirst_ == nullptr && !(local && network)) {
     faultyFirst_ = !local ? local_.get() : network_.get();
   }

@@ -43,7 +43,6 @@ class RoutedEndpoint final : public Endpoint {
  private:
   int localOf(int rank) const { return localOf_[static_cast<size_t>(rank)]; }
 
-  const int rank_;
   const std::vector<int> localOf_;
   std::unique_ptr<Endpoint> local_;
   // Destroyed first: its thread wakes sleepers of local_.

@@ -17,6 +17,8 @@ constexpr int64_t kLookUs = 10000;
 // After a loss, for importers of other pid namespaces, whose end cannot be seen: so long they may need to
 // leave by themselves. Then the window stays allocated until this process ends.
 constexpr int64_t kPatienceMs = 60000;
+// The thread says farewell at once if it runs at all.
+constexpr int64_t kFarewellMs = 1000;
 
 }  // namespace
 
@@ -81,10 +83,12 @@ void Watch::begin(std::vector<std::optional<ImporterCard>> importers) {
 }
 
 void Watch::leave(std::shared_ptr<Window> window) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   window_ = std::move(window);
   leaving_ = true;
   control_->wake();
+  // Not for long: in a forked child there is no thread.
+  changed_.wait_for(lock, std::chrono::milliseconds(kFarewellMs), [this] { return farewellSaid_; });
 }
 
 // ---- what other threads ask for ----
@@ -152,7 +156,7 @@ void Watch::onLoss(std::function<void()> action) {
   }
 }
 
-// In good order nothing is said before the end of the endpoint: peers may still owe notes, and need answers.
+// In good order nothing is said before leave(): until then this rank may still fail.
 void Watch::farewell(int culpritRank, const std::string& reason) {
   if (culpritRank >= 0) {
     control_->farewell(culpritRank, reason);
@@ -333,7 +337,8 @@ void Watch::handle(int peerRank, const Note& note) {
 
 void Watch::lookAtHealth() {
   if (!lost_.load(std::memory_order_relaxed)) {  // this thread alone stores it
-    if (const Result<void> health = control_->progress(-1); !health) {
+    // For nobody: who has left does not read what was posted last, and owes no answer.
+    if (const Result<void> health = control_->progress(Endpoint::kNobody); !health) {
       lose(health.error(), control_->culpritRank());
     }
   }
@@ -348,12 +353,22 @@ void Watch::lookAtHealth() {
   });
 }
 
+// The farewell first: from then on the end of this process, whenever and however it comes, is nobody's fault.
+// Notes go on, since peers may still owe some, and need answers.
 void Watch::beginLeaving() {
   {
     const std::lock_guard lock(mutex_);
     if (!leaving_ || leavingTold_) {
       return;
     }
+  }
+  if (!lost_.load(std::memory_order_relaxed)) {  // this thread alone stores it
+    control_->farewell(-1, "");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    farewellSaid_ = true;
+    changed_.notify_all();
   }
   mapper_.reset();  // without the mutex: its thread may be about to post
   Note leaving;

@@ -68,7 +68,8 @@ class Watch {
   void farewell(int culpritRank, const std::string& reason);
 
   // This rank has nothing of its peers mapped any more but what the mapper has. Tells the importers, and
-  // keeps the window until they are through too. The last call before the destructor.
+  // keeps the window until they are through too. Returns when this process may end at any time. The last call
+  // before the destructor.
   void leave(std::shared_ptr<Window> window);
   // Whether it has freed everything.
   bool through() const { return through_.load(std::memory_order_acquire); }  // pairs with end()'s store
@@ -132,6 +133,7 @@ class Watch {
   std::optional<Deadline> patience_;  // after a loss: for importers whose end this process cannot see
   std::shared_ptr<Window> window_;
   bool leaving_ = false;
+  bool farewellSaid_ = false;  // or a loss stands in its place
   bool leavingTold_ = false;
   bool stop_ = false;
 

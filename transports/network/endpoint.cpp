@@ -194,7 +194,7 @@ bool Network::leftInNeed(int peerRank, int waitingForRank) {
   }
   CountedLink& link = counted(peerRank);
   const bool unreleased = link.sent() > farewell->released;
-  if (unreleased && (waitingForRank == -1 || waitingForRank == peerRank)) {
+  if (unreleased && (waitingForRank == kAnybody || waitingForRank == peerRank)) {
     return true;
   }
   End& end = ends_[static_cast<size_t>(peerRank)];

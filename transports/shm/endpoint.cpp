@@ -256,7 +256,7 @@ bool ShmEndpoint::leftInNeed(int peerRank, int waitingForRank) {
     return false;
   }
   ShmLink& link = *links_[static_cast<size_t>(peerRank)];
-  if (waitingForRank == -1) {
+  if (waitingForRank == kAnybody) {
     return link.hasUnreleased();
   }
   return waitingForRank == peerRank && (link.hasUnreleased() || !link.hasArrival());

@@ -222,7 +222,7 @@ void Proxy::lookAtHealth() {
     return;
   }
   lastLook_ = now;
-  if (const Result<void> health = network_->progress(-1); !health) {
+  if (const Result<void> health = network_->progress(Endpoint::kAnybody); !health) {
     raise({{health.error().code, fmt::format("{}: {}", options_.name, health.error().message)},
            network_->culpritRank()});
     return;

@@ -49,6 +49,10 @@ TABLE = {
         ("a peer's death is no loss", "lose(health.error(), control_->culpritRank());", "", KILLED),
         ("a death is another rank's", "lose(health.error(), control_->culpritRank());",
          "lose(health.error(), control_->culpritRank() + 1);", KILLED),
+        ("notes that whoever leaves does not read are a fault", "Endpoint::kNobody", "Endpoint::kAnybody",
+         "DeviceMemory.NotesOnTheirWayToWhoeverExitsAreNoFault"),
+        ("a rank that has left is missed when its process ends", "control_->farewell(-1, \"\");", "",
+         "DeviceMemory.AProcessMayEndAtOnceWhenItsRankHasLeft"),
     ],
     CUDA + "order.cpp": [
         ("a communicator's streams are not ordered", "PEAL_TRY((*mark)->awaitOn(state.stream));", "",
