@@ -27,10 +27,13 @@ class ScratchFolder {
     }
     path_ = name;
     alive_ = ends[1];
-    if (const pid_t child = fork(); child == 0) {
+    const pid_t child = fork();
+    if (child == 0) {
       watch(ends[0]);
-    } else {
+    } else if (child > 0) {
       waitpid(child, nullptr, 0);
+    } else {
+      ADD_FAILURE() << "nobody watches " << name << ": errno " << errno;
     }
     close(ends[0]);
   }
@@ -57,6 +60,7 @@ class ScratchFolder {
       _exit(0);
     }
     setsid();
+    close(alive_);  // or it would wait for itself
     const int nowhere = open("/dev/null", O_RDWR);
     for (int standard = 0; standard <= 2; ++standard) {
       dup2(nowhere, standard);

@@ -51,15 +51,20 @@ LastWords::~LastWords() {
     watcher_.join();
     signal(SIGTERM, SIG_DFL);
   }
-  for (const int event : {ended_, static_cast<int>(askedEvent)}) {
+  const int asked = askedEvent;
+  askedEvent = -1;  // a handler that still runs writes nowhere
+  for (const int event : {ended_, asked}) {
     if (event >= 0) {
       close(event);
     }
   }
-  askedEvent = -1;
 }
 
 void LastWords::watch() {
+  // Signals are for the other threads: here one would end the second wait, and nobody would wait again.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   std::array<pollfd, 2> events{{{ended_, POLLIN, 0}, {askedEvent, POLLIN, 0}}};
   while (poll(events.data(), events.size(), -1) < 0 && errno == EINTR) {
   }
