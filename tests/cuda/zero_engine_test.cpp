@@ -228,6 +228,7 @@ TEST(ZeroEngine, OnlyEventsKeepTheOrder) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const int microBatches : {1, 2}) {
         ZeroSetup setup = setupOf(stage, 150, microBatches);
+        setup.options.rebuildBuckets = 0;  // would wait for everything between the two steps
         setup.steps = 2;
         const ZeroOutcome expected = trainOn(hostRanks(2), setup).front();
         for (const int lateRank : {0, 1}) {
@@ -254,6 +255,7 @@ TEST(ZeroEngine, OperationsOfItsStreamMayBeLate) {
   inProcess(smallGpu(), [] {
     for (const int stage : {0, 1, 2, 3}) {
       ZeroSetup setup = setupOf(stage, 150, 2);
+      setup.options.rebuildBuckets = 0;  // would wait for everything between the two steps
       setup.options.reduceEachMicroBatch = stage <= 1 ? 1 : 0;
       setup.options.bucketSlots = 1;
       setup.options.unitSlots = 2;
@@ -274,6 +276,40 @@ TEST(ZeroEngine, OperationsOfItsStreamMayBeLate) {
         EXPECT_EQ(delays > 0, late != Kind::Gather || stage > 0);
       }
     }
+  });
+}
+
+// The same where sums of groups travel on, and where a bucket is reduced, updated and gathered at once.
+TEST(ZeroEngine, SumsOfGroupsAndFusedStepsMayBeLate) {
+  using zero::test::Kind;
+  const auto expectLate = [](ZeroSetup setup, const std::vector<int>& devices,
+                             std::initializer_list<Kind> kinds) {
+    setup.steps = 2;
+    setup.options.rebuildBuckets = 0;
+    const ZeroOutcome expected = trainOn(hostRanks(devices.size()), setup).front();
+    for (const Kind late : kinds) {
+      SCOPED_TRACE(zero::test::nameOf(late));
+      std::atomic<int> delays{0};
+      setup.before = [&](int rank, Kind kind) {
+        if (rank == 1 && kind == late) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(delays++ < 2 ? 10 : 1));
+        }
+      };
+      for (const ZeroOutcome& outcome : trainOn(devices, setup)) {
+        outcome.expectEqual(expected);
+      }
+      EXPECT_GT(delays, 0);
+    }
+  };
+  inProcess(smallGpu(), [&] {
+    ZeroSetup groups = setupOf(2, 150, 2);
+    groups.options.shardGroup = 2;
+    expectLate(groups, {0, 1, 2, 3}, {Kind::ReduceScatter, Kind::Replicas, Kind::Sum});
+    ZeroSetup fused = setupOf(1, 150, 2);
+    fused.options.clipNorm = 0;
+    fused.options.skipNonFinite = 0;
+    fused.announces = true;
+    expectLate(fused, {0, 1}, {Kind::Fused, Kind::Control});
   });
 }
 

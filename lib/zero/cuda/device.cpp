@@ -59,6 +59,15 @@ class CudaDevice final : public Device {
       return cudaResult(cudaLaunchHostFunc(stream_.get(), task, argument), "queueing a host function");
     });
   }
+  // Before anything runs: an allocation later may wait for the device, and with it for other ranks.
+  Result<void> prepare() {
+    const Result<void*> counted = allocate(ArenaMemory::Private, sizeof(CountedSquares));
+    if (!counted) {
+      return counted.error();
+    }
+    counted_ = *counted;
+    return finishCaller();  // cleared in the default stream, for which the caller's need not wait
+  }
   Result<void> streamAfterCaller() override;
   Result<std::unique_ptr<StreamEvent>> makeEvent() override {
     Result<cuda::Event> event = cuda::Event::make(device_);
@@ -226,13 +235,6 @@ Result<void> CudaDevice::pass(Queue queue, const Pass& pass) {
 }
 
 Result<void> CudaDevice::addSquares(Elements values, size_t count, SquareSum&) {
-  if (counted_ == nullptr) {
-    const Result<void*> counted = allocate(ArenaMemory::Private, sizeof(CountedSquares));
-    if (!counted) {
-      return counted.error();
-    }
-    counted_ = *counted;
-  }
   if (count == 0) {
     return {};
   }
@@ -303,8 +305,9 @@ Result<std::shared_ptr<Device>> makeCudaDevice(int device) {
   if (!callerDone) {
     return callerDone.error();
   }
-  return std::shared_ptr<Device>(
-      new CudaDevice(device, processors, std::move(*stream), std::move(*callerDone)));
+  auto made = std::make_shared<CudaDevice>(device, processors, std::move(*stream), std::move(*callerDone));
+  PEAL_TRY(made->prepare());
+  return std::shared_ptr<Device>(std::move(made));
 }
 
 }  // namespace peal::zero
