@@ -60,7 +60,8 @@ typedef struct {
   uint64_t firstIndex;
   pealAdamwControl_t* control;
   /* pealReduceAdamwGather: where this rank's block of sums (bf16, count elements) is kept, too; NULL:
-   * nowhere. May be this rank's block of `gradients` where `weights` is another array. */
+   * nowhere. pealAdamwStep does not look at it. May be this rank's block of `gradients` where `weights` is
+   * another array. */
   void* reduced;
 } pealAdamw_t;
 
@@ -74,9 +75,9 @@ PEAL_API pealResult_t pealAdamwStep(const void* gradient, void* weight, const pe
  * collective, on a GPU one kernel. counts: elements of each rank's block, N entries, the same on every rank;
  * zeros are legal. gradients, weights: all blocks, counts[0] + ... elements of bf16; they may be the same
  * array. state->count is counts[rank]; state->control has the same values on every rank (a rank that alone
- * skips makes the others wait until their deadline); a step that skips sends nothing and leaves `weights` as
- * it is. After an error the shard and `weights` are undefined and the step is not counted. The same bits as
- * pealReduceScatterV, pealAdamwStep and pealAllGatherV. */
+ * skips makes the others wait until their deadline); a step that skips sends nothing and leaves `weights`
+ * and state->reduced as they are. After an error the shard and `weights` are undefined and the step is not
+ * counted. The same bits as pealReduceScatterV, pealAdamwStep and pealAllGatherV. */
 PEAL_API pealResult_t pealReduceAdamwGather(const void* gradients, void* weights, const size_t counts[],
                                             const pealAdamw_t* state, pealComm_t comm, pealStream_t stream);
 

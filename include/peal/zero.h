@@ -94,7 +94,7 @@ typedef struct pealZeroOptions {
   int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3). Never
                       more than there are buckets (units) */
   int unitSlots;   /* stage 3: buffers for gathered units; 0: 2, prefetchDepth, and one for each kept unit.
-                      Never more than   there are units */
+                      Never more than there are units */
   /* Stage 3: while a unit computes, forward or backward, the units that came next last time are gathered, so
    * many ahead, as far as there are buffers; backward their gathering goes before the reduction of this
    * unit's gradients. 0: each unit is gathered when it is entered. */
@@ -144,7 +144,8 @@ typedef struct pealZeroOptions {
 PEAL_API pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pealZeroOptions_t* options);
 
 /* Whether pealZeroCreate takes these options, as far as they do not depend on the communicator: for a program
- * that wants to know before it starts its ranks. Local. */
+ * that wants to know before it starts its ranks. Local. Errors: pealInvalidArgument, naming the option, its
+ * value and what is legal. */
 PEAL_API pealResult_t pealZeroCheckOptions(const pealZeroOptions_t* options);
 
 /* Waits for what is running, then frees. In the middle of a step, or after a failure, it aborts instead: the
@@ -262,14 +263,15 @@ PEAL_API pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** grad
 PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
 
 /* Announces what the step will be; optional. If nothing needs the whole gradient first (stage 1 or 2, one
- * shard group, bf16 gradients, clipNorm 0, skipNonFinite 0), the buckets of the step's last micro-batch are
- * then reduced, updated and gathered by one collective each while backward goes on: the fused step, with the
- * same bits in everything that the engine holds and reports. A bucket goes off when its gradients are there
- * and its units are left; a unit that was left backward cannot be entered forward before the step. Otherwise
- * the step is made as without this. At stage 2 a bucket whose buffer a later one needs before its units are
- * left is reduced then and updated by pealZeroStep; which ones follows from the order of calls, so all ranks
- * make them in the same order. All ranks or none, before the first gradient of the last micro-batch;
- * pealZeroStep must have the same arguments. */
+ * shard group, bf16 gradients, clipNorm 0, skipNonFinite 0; on GPUs also fp32 masters, a bucket's parameters
+ * of one group, and no micro-batches that are added up after their reduction), the buckets of the step's last
+ * micro-batch are then reduced, updated and gathered by one collective each while backward goes on: the fused
+ * step, with the same bits in everything that the engine holds and reports. A bucket goes off when its
+ * gradients are there and its units are left; a unit that was left backward cannot be entered forward before
+ * the step. Otherwise the step is made as without this. At stage 2 a bucket whose buffer a later one needs
+ * before its units are left is reduced then and updated by pealZeroStep; which ones follows from the order of
+ * calls, so all ranks make them in the same order. All ranks or none, before the first gradient of the last
+ * micro-batch; pealZeroStep must have the same arguments. */
 PEAL_API pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens);
 
 typedef struct {

@@ -48,7 +48,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
   }};
   for (const Range& range : ranges) {
     if (!(range.value >= range.least && range.value <= range.most)) {
-      return Error{pealInvalidArgument, fmt::format("the engine's {} is {:g}; it must be from {:g} to {:g}",
+      return Error{pealInvalidArgument, fmt::format("the engine's {} is {}; it must be from {} to {}",
                                                     range.name, range.value, range.least, range.most)};
     }
   }

@@ -24,6 +24,7 @@ namespace peal::zero {
 
 class Engine {
  public:
+  // As far as they do not depend on the communicator.
   static Result<void> checkOptions(const pealZeroOptions_t& options);
   static Result<std::unique_ptr<Engine>> make(pealComm_t comm, const pealZeroOptions_t& options);
   // In the middle of a step, or broken: aborts, so that no rank waits for this one.

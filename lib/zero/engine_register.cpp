@@ -51,7 +51,7 @@ Result<void> checkGroup(const pealZeroGroup_t& group) {
     const bool inherited = range.inherits && range.value == -1;
     if (!inherited && !(range.value >= 0 && range.value <= range.most)) {
       return Error{pealInvalidArgument,
-                   fmt::format("the group's {} is {:g}; it must be from 0 to {:g}{}", range.name, range.value,
+                   fmt::format("the group's {} is {}; it must be from 0 to {}{}", range.name, range.value,
                                range.most, range.inherits ? ", or -1: that of the options" : "")};
     }
   }

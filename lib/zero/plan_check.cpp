@@ -21,7 +21,7 @@ struct Range {
 Result<void> checkRanges(std::initializer_list<Range> ranges) {
   for (const Range& range : ranges) {
     if (!(range.value >= range.least && range.value <= range.most)) {
-      return Error{pealInvalidArgument, fmt::format("the plan's {} is {:g}; it must be from {:g} to {:g}",
+      return Error{pealInvalidArgument, fmt::format("the plan's {} is {}; it must be from {} to {}",
                                                     range.name, range.value, range.least, range.most)};
     }
   }

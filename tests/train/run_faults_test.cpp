@@ -43,7 +43,7 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       {{"--master", "bf16"}, "--master"},
       {{"--unit-slots", "1"}, "--unit-slots"},
       {{"--prefetch", "65"}, "the engine's prefetchDepth is 65; it must be from 0 to 64"},
-      {{"--accumulate", "1048576"}, "the engine's microBatches is 1.04858e+06; it must be from 1 to 1e+06"},
+      {{"--accumulate", "1048576"}, "the engine's microBatches is 1048576; it must be from 1 to 1000000"},
       {{"--unit-slots", "2", "--no-reshard"},
        "--unit-slots 2 cannot hold the 3 units that --no-reshard keeps"},
       {{"--embedding-decay", "nan"}, "--embedding-decay: nan is not a number from 0 to"},

@@ -190,6 +190,17 @@ TEST(Usage, NullsAndOptions) {
   });
 }
 
+TEST(Usage, OptionsAreCheckedWithoutACommunicator) {
+  pealZeroOptions_t options = optionsOf(2);
+  EXPECT_EQ(pealZeroCheckOptions(&options), pealSuccess);
+  options.prefetchDepth = 65;
+  expectFailure(nullptr, pealZeroCheckOptions(&options), pealInvalidArgument, "prefetchDepth is 65");
+  options = optionsOf(0);
+  options.shardGroup = 2;
+  expectFailure(nullptr, pealZeroCheckOptions(&options), pealInvalidArgument, "shards nothing");
+  expectFailure(nullptr, pealZeroCheckOptions(nullptr), pealInvalidArgument, "options");
+}
+
 TEST(Usage, Registration) {
   onRanks(1, [](int, pealComm_t comm) {
     Engine engine(comm, optionsOf(1));
