@@ -247,9 +247,10 @@ Result<Choice> choose(const TunerQuestion& question) {
   }
   return Error{
       pealInvalidUsage,
-      fmt::format("PEAL_ALGO={} is not legal for this operation{}; legal are: {}. To let the tuner "
-                  "choose, unset PEAL_ALGO, or end what pealCommForceAlgorithm asked for by \"auto\".",
-                  question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
+      fmt::format(
+          "PEAL_ALGO={}, or pealCommForceAlgorithm of it, is not legal for this operation{}; legal are: {}. "
+          "To let the tuner choose, unset PEAL_ALGO, or force \"auto\".",
+          question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
 }
 
 }  // namespace peal

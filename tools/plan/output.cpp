@@ -207,9 +207,8 @@ std::string planTable(const pealZeroPlanInput_t& input, const pealZeroPlan_t& pl
   text += '\n' + table.text() + '\n';
   if (input.units == 0 && input.unitElements == 0) {
     text +=
-        "Stage 3's totals leave out its buffers, since nobody said into how many units the model is divided: "
-        "add "
-        "--units\n";
+        "Stage 3's totals leave out its buffers: nobody said into how many units the model is divided. Add "
+        "--units.\n";
   }
   text += plan.recommended < 0 ? fmt::format("Recommended: none. {}\n", plan.reason)
                                : fmt::format("Recommended: {}. {}\n",

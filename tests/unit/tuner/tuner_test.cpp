@@ -127,11 +127,11 @@ TEST(Tuner, KeepsToRankOrderWhenAsked) {
         const Result<Choice> choice = choose(question);
         ASSERT_FALSE(choice) << forced;
         EXPECT_EQ(choice.error().code, pealInvalidUsage);
-        EXPECT_NE(
-            choice.error().message.find("PEAL_ALGO=" + std::string(forced) +
-                                        " is not legal for this operation with the deterministic option; "
-                                        "legal are: one_shot, two_shot."),
-            std::string::npos)
+        EXPECT_NE(choice.error().message.find("PEAL_ALGO=" + std::string(forced) +
+                                              ", or pealCommForceAlgorithm of it, is not legal for this "
+                                              "operation with the deterministic option; "
+                                              "legal are: one_shot, two_shot."),
+                  std::string::npos)
             << choice.error().message;
       }
     }
