@@ -319,10 +319,14 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
         if (!health) {
           expectContains(health.error().message, "forked child");
         }
-        endpoint->reset();  // says no farewell
+        self.endpoint.farewell(-1, "");  // as a communicator that the child destroys
+        endpoint->reset();               // says no farewell
         return 0;
       }));
     }
+    self.meet();
+    EXPECT_FALSE(self.link(1 - rank).released(1));
+    EXPECT_FALSE(self.endpoint.faulted()) << "the child told of releases";
     self.meet();
     expectMessage(self, 1 - rank, pattern(1 - rank, 0, 20), digestOf(0));
     sendMessage(self, 1 - rank, pattern(rank, 1, 500), digestOf(1));

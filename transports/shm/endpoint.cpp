@@ -306,8 +306,8 @@ void ShmEndpoint::wake() { ringBell(bell()); }
 // ---- leaving ----
 
 void ShmEndpoint::farewell(int culpritRank, const std::string& reason) {
-  if (farewellSaid_.exchange(true)) {
-    return;
+  if (getpid() != pid_ || farewellSaid_.exchange(true)) {
+    return;  // a forked child must not speak for its parent, nor tell what that has released
   }
   const FarewellNote note = FarewellNote::make(culpritRank, reason);
   forEachPeer([&](int rank) {
