@@ -277,6 +277,10 @@ TEST_P(OnPretendedNodes, EveryCollectiveIsRight) {
   for (const int slots : {2, 5}) {
     runOn(GetParam(), slots, [&](Runner& runner, int, int ranks) {
       for (const Case& test : casesFor(ranks, slots)) {
+        if (test.algorithm == Algorithm::Ring) {  // needs every credit that a short call could keep back
+          runner.expectRight(
+              {pealStatAllReduce, Algorithm::OneShot, pealFloat32, pealSum, 37, false, 0, false, 0});
+        }
         runner.expectRight(test);
         if (testing::Test::HasFailure()) {
           return;

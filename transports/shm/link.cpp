@@ -531,9 +531,10 @@ void ShmLink::release() {
   wakeIfAsleep();
 }
 
-// Where ranks answer each other all but the last credit have travelled with messages: no line is written.
+// Where ranks answer each other all but the last credit have travelled with messages: no line is written. The
+// peer has a slot less until then, so not where it has but two: a ring needs both (algorithms/ring.h).
 void ShmLink::releaseQuietly() {
-  if (received_ > told_ || using_) [[unlikely]] {
+  if (received_ > told_ || using_ || slots_ <= 2) [[unlikely]] {
     release();
     return;
   }
