@@ -109,7 +109,7 @@ std::byte* ShmLink::tryStageShort(size_t bytes) {
     return inline_.data();
   }
   std::optional<uint32_t> offset = shortRing_.room(posted_, released_, bytes);
-  if (!offset && !hasCredit(1)) {
+  if (!offset && lookAtCredit()) {
     offset = shortRing_.room(posted_, released_, bytes);  // of what was released since
   }
   thirsty_ = !offset;

@@ -156,6 +156,7 @@ class ShmLink final : public Link {
     uint64_t number = 0;
     const std::byte* data = nullptr;
     size_t bytes = 0;
+    uint64_t partsTaken = 0;  // by this rank
   };
   std::vector<Referred> referred_;  // made when first needed
   Sharing& theirSharing_;           // in the peer's memory

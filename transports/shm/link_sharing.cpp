@@ -47,7 +47,7 @@ bool ShmLink::share(std::byte* memory) {
   sharing_.region.store(region, std::memory_order_relaxed);
   sharing_.written.store(0, std::memory_order_relaxed);
   sharing_.taken.store((received_ + 1) << Sharing::kPartBits, std::memory_order_release);
-  fullFence();
+  fenceForSleeper();
   wakeIfAsleep();
   return true;
 }
@@ -57,7 +57,9 @@ bool ShmLink::takeShared(Part& part) {
   if (!shares_ || !shown_ || !takeNext(sharing_, received_ + 1, Sharing::partsOf(arrival_.bytes), number)) {
     return false;
   }
-  ++partsTaken_;
+  if (++partsTaken_ > Sharing::partsOf(arrival_.bytes)) {
+    return malformed("it gave back parts of a copy that were taken");
+  }
   part = partOf(arrival_.data, sharedTo_, arrival_.bytes, number);
   return true;
 }
@@ -92,7 +94,7 @@ bool ShmLink::takePart(Part& part) {
     return false;
   }
   const uint64_t number = theirSharing_.taken.load(std::memory_order_relaxed) >> Sharing::kPartBits;
-  const Referred& referred = referred_[number % slots_];
+  Referred& referred = referred_[number % slots_];
   if (number == 0 || referred.number != number || released_ >= number) {
     return false;
   }
@@ -103,6 +105,10 @@ bool ShmLink::takePart(Part& part) {
   }
   std::byte* to = nullptr;
   if (takeNext(theirSharing_, number, parts, taken)) {
+    if (++referred.partsTaken > parts) {
+      letGo();
+      return malformed("it gave back parts of a copy that were taken");
+    }
     to = inRegion(theirSharing_.region.load(std::memory_order_relaxed),
                   theirSharing_.offset.load(std::memory_order_relaxed), referred.bytes);
   }
@@ -118,7 +124,7 @@ void ShmLink::partDone() {
   // Pairs with the load in the peer's shareDone().
   theirSharing_.written.fetch_add(1, std::memory_order_release);
   letGo();
-  fullFence();
+  fenceForSleeper();
   wakeIfAsleep();
 }
 
