@@ -21,6 +21,7 @@
 //
 // Nothing here trusts what it reads: links check every value that a peer can write (link.cpp).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -138,17 +139,20 @@ struct alignas(kLine) Sharing {
   // So many parts that nobody waits long for the other's last, and each worth taking.
   static constexpr size_t kParts = 32;
   static constexpr size_t kLeastPartBytes = size_t{32} << 10;
+  // Nor longer to write than a receiver that gives up waits (ShmEndpoint::withdraw), however long the
+  // message.
+  static constexpr size_t kMostPartBytes = size_t{8} << 20;
   // Whole pages.
   static constexpr size_t partBytes(size_t bytes) {
-    const size_t part = (bytes / kParts / 4096 + 1) * 4096;
-    return part < kLeastPartBytes ? kLeastPartBytes : part;
+    const size_t most = std::max<size_t>(kMostPartBytes, bytes / (kPartMask / 2));
+    return std::max(kLeastPartBytes, (std::min(bytes / kParts, most) / 4096 + 1) * 4096);
   }
   static constexpr uint64_t partsOf(size_t bytes) {
     return (bytes + partBytes(bytes) - 1) / partBytes(bytes);
   }
 };
 static_assert(Sharing::partsOf(Sharing::kLeastBytes) > 1 &&
-              Sharing::partsOf(~size_t{0} / 2) <= Sharing::kParts);
+              Sharing::partsOf(~size_t{0} / 2) <= Sharing::kPartMask);
 
 // Offsets, all multiples of a line; equal on all ranks because size, slots and slotBytes are.
 class Layout {
