@@ -22,6 +22,7 @@ struct pealComm {
   // the communicator, which notes it with a store; `users`: all others.
   std::atomic<int> users{0};
   std::atomic<bool> issuing{false};
+  const bool everybodyFences = peal::registeredForFences();
 };
 struct pealStream {
   std::shared_ptr<peal::HostStream> stream;
@@ -70,7 +71,8 @@ Result<void> checkEvent(const char* function, const pealEvent* event);
 class CommIssue {
  public:
   explicit CommIssue(pealComm& handle) : handle_(handle) {
-    handle_.issuing.store(true, std::memory_order_relaxed);  // pealCommAbort fences before it looks
+    handle_.issuing.store(true, std::memory_order_relaxed);
+    fenceForSlowSide(handle_.everybodyFences);  // pairs with the fence in pealCommAbort
   }
   ~CommIssue() {
     handle_.issuing.store(false, std::memory_order_release);
