@@ -356,10 +356,10 @@ PEAL_API pealResult_t pealReduce(const void* sendbuff, void* recvbuff, size_t co
 /* Point to point. Sends to a peer meet its receives in the order of issue; count and datatype must be
  * equal on both sides. Outside a group a receive blocks (its stream) until the data have come, and a send
  * until they are handed over, which may need the peer's receive: ranks that exchange put both calls in one
- * group. That a send has returned does not say that they were received: some messages (PEAL_SLOTS) may
- * wait between two ranks, and are lost, without an error, if the peer ends its communicator before it takes
- * them; what is sent to it after that is lost, too, until no more fits and a send fails with pealRemoteError.
- * A rank may send to itself inside a group only. */
+ * group. That a send has returned does not say that they were received: some messages (PEAL_SLOTS; inside
+ * a node up to 64 of 4 KiB or less) may wait between two ranks, and are lost, without an error, if the peer
+ * ends its communicator before it takes them; what is sent to it after that is lost, too, until no more fits
+ * and a send fails with pealRemoteError. A rank may send to itself inside a group only. */
 PEAL_API pealResult_t pealSend(const void* sendbuff, size_t count, pealDataType_t datatype, int peer,
                                pealComm_t comm, pealStream_t stream);
 PEAL_API pealResult_t pealRecv(void* recvbuff, size_t count, pealDataType_t datatype, int peer,

@@ -34,7 +34,9 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "PEAL_DEVICE_BUFFER_BYTES, 256 KiB at most.",
      false},
     {Knob::Slots, "PEAL_SLOTS", KnobType::Integer, "4", 2, 64, "",
-     "Staging slots of a link: how far a sender may run ahead of its receiver. On GPUs 8 at most.", false},
+     "Staging slots of a link: how far a sender may run ahead of its receiver, short messages inside a node "
+     "apart. On GPUs 8 at most.",
+     false},
     {Knob::SpinUs, "PEAL_SPIN_US", KnobType::Integer, "20", 0, 1000000, "",
      "How long a wait spins before it yields and then sleeps, in microseconds.", false},
     {Knob::LogLevel, "PEAL_LOG", KnobType::Choice, "warn", 0, 0, "none|error|warn|info|debug",

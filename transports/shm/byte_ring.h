@@ -2,7 +2,7 @@
 // that few pages and lines are touched, and none longer than the message. The sender's books; it writes
 // nothing.
 //
-// Used by links and boards, whose messages it numbers.
+// Used by links, whose messages it numbers.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace peal::shm {
 
 inline constexpr size_t kLine = 64;
 
-// Messages that a link or a board has room for: as many short ones may be on their way. Of all others
-// `slots`, which is no more.
+// Messages that a link has room for, of all kinds together. Others than short ones are only posted while
+// fewer than `slots`, which is no more, are on their way.
 inline constexpr uint32_t kRingEntries = 64;
 
 class ByteRing {
