@@ -177,6 +177,9 @@ class Endpoint {
   virtual Result<void> progress(int waitingForRank) = 0;
   // A fault that the fast path met (a malformed message), without a system call.
   virtual bool faulted() const = 0;
+  // Whether a peer took back (withdraw) memory that this rank read in place, before this rank released the
+  // message: what it read may have been changed. For good; progress() says why that peer left.
+  virtual bool readWithdrawn() const { return false; }
   // Whose fault progress() reports: this rank's own if nobody else's; -1 without a fault.
   virtual int culpritRank() const = 0;
   // Publishes what this rank is doing, and reads what a peer last published. Between nodes the answer is what

@@ -27,6 +27,7 @@ class RoutedEndpoint final : public Endpoint {
   bool settled() override { return network_->settled(); }
   Result<void> progress(int waitingForRank) override;
   bool faulted() const override { return local_->faulted() || network_->faulted(); }
+  bool readWithdrawn() const override { return local_->readWithdrawn(); }
   int culpritRank() const override;
   void announce(const Digest& digest, bool inside) override;
   PeerState peerState(int peerRank) override;

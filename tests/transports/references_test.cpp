@@ -189,6 +189,34 @@ TEST_P(References, WithdrawingLetsGo) {
   });
 }
 
+// Rank 0 takes back what rank 1 is reading, and may change it.
+TEST_P(References, ReadingWhatWasTakenBackIsKnown) {
+  if (sameProcess()) {
+    GTEST_SKIP() << "a rank of the same process is waited for";
+  }
+  run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
+    const SharedBuffer buffer(self.rank, 1, 3000);
+    for (const bool takenBack : {false, true}) {
+      if (self.rank == 0) {
+        postReference(self, 1, buffer.data, 3000, digestOf(0));
+        self.meet();
+        if (takenBack) {
+          self.endpoint.farewell(0, "it has had enough");
+          EXPECT_EQ(self.endpoint.withdraw(kTestLimitMs / 2), -1);
+        }
+        self.meet();
+      } else {
+        expectShown(self, 0);
+        self.meet();
+        self.meet();
+        self.link(0).release();
+        EXPECT_EQ(self.endpoint.readWithdrawn(), takenBack);
+      }
+      self.meet();
+    }
+  });
+}
+
 // What rank 1 reads in place it copies together with rank 0, each taking parts in turn.
 TEST_P(References, ReceiverAndSenderCopyTogether) {
   const bool same = sameProcess();

@@ -32,6 +32,7 @@ class ShmEndpoint final : public Endpoint, private ForkListener {
   bool faulted() const override {
     return station_.fault.raised() || inChild_.load(std::memory_order_relaxed);
   }
+  bool readWithdrawn() const override { return station_.readWithdrawn; }
   int culpritRank() const override { return station_.fault.raised() ? station_.fault.culpritRank() : -1; }
   void announce(const Digest& digest, bool inside) override;
   PeerState peerState(int peerRank) override;

@@ -431,6 +431,7 @@ bool ShmLink::showReference(Kind kind, const Descriptor& descriptor) {
     arrival_.data = reinterpret_cast<const std::byte*>(first);
   } else if (kind == Kind::Region) {
     arrival_.data = inRegion(first, second, bytes);
+    inPlace_ = true;
   } else if (kind == Kind::Offer && weCanRead_) {
     arrival_.data = nullptr;
     offeredAt_ = first;
@@ -542,6 +543,12 @@ void ShmLink::releaseQuietly() {
 }
 
 void ShmLink::giveBack() {
+  if (inPlace_) {
+    // As in copyFromProcess(): whoever changes what it has taken back has withdrawn before.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    station_.readWithdrawn |= withdrawn();
+    inPlace_ = false;
+  }
   forget();
   letGo();
   tellReleased();

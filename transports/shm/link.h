@@ -27,6 +27,7 @@ struct Station {
   int numbersMost;  // above all of them
   FaultBox fault;
   SharedRegions regions;
+  bool readWithdrawn = false;  // as of the endpoint
 
   int numberOf(int member) const { return numbers[static_cast<size_t>(member)]; }
   // Whether a message fits what is or was staged for it; if not, the caller is at fault.
@@ -176,6 +177,7 @@ class ShmLink final : public Link {
   uint32_t streak_ = 0;    // messages that were there at the first look, lately
   bool shown_ = false;     // arrival_ is the message number received_
   Arrival arrival_;
+  bool inPlace_ = false;    // it lies in a region of the peer's
   uint64_t offeredAt_ = 0;  // address in the peer, if arrival_ is remote
   Sharing& sharing_;        // in our memory
   std::byte* sharedTo_ = nullptr;

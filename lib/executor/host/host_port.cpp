@@ -148,6 +148,7 @@ std::optional<Fault> HostPort::finish() {
   if (context_.endpoint != nullptr) {
     drain();
     waiter_.untilSettled();
+    waiter_.untilReadRight();
   }
   return waiter_.takeFault();
 }

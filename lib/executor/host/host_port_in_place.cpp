@@ -91,7 +91,7 @@ void HostPort::keep(int from, Chunk c, const std::byte* data) {
 void HostPort::copyTogether(int from) {
   Link& link = context_.endpoint->link(from);
   Part part;
-  while (link.takeShared(part)) {
+  while (!context_.abort->load(std::memory_order_relaxed) && link.takeShared(part)) {
     copyBytes(part.to, part.from, part.bytes, options_.store);
   }
   waiter_.until(from, [&] { return link.shareDone(); });
@@ -100,7 +100,7 @@ void HostPort::copyTogether(int from) {
 // A part of a copy that the peer shares: false, so that a wait looks at what it waits for.
 bool HostPort::help(Link& link) const {
   Part part;
-  while (options_.anyLength && link.takePart(part)) {
+  while (options_.anyLength && !context_.abort->load(std::memory_order_relaxed) && link.takePart(part)) {
     copyBytes(part.to, part.from, part.bytes, options_.store);
     link.partDone();
   }

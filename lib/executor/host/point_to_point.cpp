@@ -182,6 +182,9 @@ class Batch {
       }
     }
     waiter_.untilSettled();
+    if (context_.endpoint != nullptr) {
+      waiter_.untilReadRight();
+    }
   }
 
   // Sends to oneself meet the receives from oneself in order, by a copy.

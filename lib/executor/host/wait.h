@@ -42,6 +42,12 @@ class Waiter {
       until(-1, [this] { return context_.polled->settled(); });
     }
   }
+  // Before an operation that read peers' memory in place is right: fails if any was taken back meanwhile.
+  void untilReadRight() {
+    if (context_.endpoint->readWithdrawn()) [[unlikely]] {
+      until(-1, [] { return false; });  // why that peer left is about to be known
+    }
+  }
   void fail(Error error, int culpritRank);
   bool failed() const { return fault_.has_value(); }
   std::optional<Fault> takeFault() { return std::move(fault_); }
