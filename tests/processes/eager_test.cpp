@@ -1,6 +1,12 @@
 // Calls whose root, or whose senders, need not wait: they return before anybody has taken what they sent, up
 // to what links have room for, and everything arrives in order whatever follows.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "tests/processes/ranks.h"
@@ -103,6 +109,52 @@ TEST(Eager, AbortWhileMessagesAreOnTheirWay) {
     return 0;
   }));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+// As a container's filter of system calls does.
+void forbidFencingOthers() {
+  std::array<sock_filter, 4> program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+// One rank of two, both, or one only after it has made its communicator: whoever sleeps is woken.
+TEST(Eager, RanksThatMayNotFenceOthers) {
+  constexpr int kCalls = 100;
+  for (const int forbidden : {0b01, 0b11, 0b100}) {
+    SharedValue<Meeting> meeting;
+    expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+      const int rank = child.index();
+      if ((forbidden >> rank & 1) != 0) {
+        forbidFencingOthers();
+      }
+      pealComm_t comm = nullptr;
+      pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+      PEAL_EXPECT_OK(meeting->join(&comm, rank, 2, &config));
+      if (forbidden == 0b100 && rank == 0) {
+        forbidFencingOthers();
+      }
+      for (int call = 0; call < kCalls; ++call) {
+        if (call % 2 == rank) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the other one sleeps by then
+        }
+        float value = 1;
+        PEAL_EXPECT_OK(pealAllReduce(&value, &value, 1, pealFloat32, pealSum, comm, nullptr));
+        EXPECT_EQ(value, 2.0F);
+        PEAL_EXPECT_OK(pealBcast(&value, 1, pealFloat32, call % 2, comm, nullptr));
+        pealCommStats_t stats{};
+        PEAL_EXPECT_OK(pealCommGetStats(comm, &stats));
+        EXPECT_EQ(stats.calls[pealStatAllReduce], static_cast<uint64_t>(call) + 1);
+      }
+      PEAL_EXPECT_OK(pealCommDestroy(comm));
+      return 0;
+    }));
+  }
 }
 
 // Other threads look at health and counters between and during calls.
