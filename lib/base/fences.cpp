@@ -24,6 +24,8 @@ void fullFence() {
 #endif
 }
 
+void loadFence() { std::atomic_thread_fence(std::memory_order_acquire); }
+
 bool registeredForFences() {
   static std::atomic<pid_t> registered{0};  // this process, or its parent from before it was forked
   const pid_t self = getpid();

@@ -13,6 +13,8 @@ namespace peal {
 
 // Keeps this thread's stores before its later loads, which nothing weaker does.
 void fullFence();
+// Keeps this thread's loads before its later loads and stores, atomic or not.
+void loadFence();
 
 // Registers this process, once, so that fenceAll() of any process reaches it: false where the system does not
 // know that or forbids it.

@@ -503,7 +503,7 @@ bool ShmLink::copyFromProcess(uint64_t address, std::byte* to, uint64_t bytes) {
   }
   // Looked at after the reading, as in mayUse(): what a peer has taken back it may have changed. The fence
   // keeps the system's loads of it before this one's.
-  std::atomic_thread_fence(std::memory_order_acquire);
+  loadFence();
   if (withdrawn()) {
     return false;
   }
@@ -545,7 +545,7 @@ void ShmLink::releaseQuietly() {
 void ShmLink::giveBack() {
   if (inPlace_) {
     // As in copyFromProcess(): whoever changes what it has taken back has withdrawn before.
-    std::atomic_thread_fence(std::memory_order_acquire);
+    loadFence();
     station_.readWithdrawn |= withdrawn();
     inPlace_ = false;
   }
