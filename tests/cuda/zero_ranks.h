@@ -145,6 +145,9 @@ class ZeroRank {
     if (task.sleep.count() > 0) {
       std::this_thread::sleep_for(task.sleep);
     }
+    if (task.elements == 0) {
+      return;
+    }
     std::vector<float> made(task.elements);
     if (task.wideWeights) {
       std::memcpy(made.data(), task.values, task.elements * sizeof(float));
