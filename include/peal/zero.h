@@ -329,8 +329,8 @@ PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t ten
 
 /* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO-ENGINE.md's formulas: what
  * this rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
- * elements is exactly (N-1) n, an all-reduce 2 (N-1) n. With shard groups of G ranks, R of them: R (G-1) n,
- * and 2 (R-1) n between them. */
+ * elements is exactly (N-1) n, an all-reduce of gradients 2 (N-1) n; the small one of each step, in one shot,
+ * N (N-1) n. With shard groups of G ranks, R of them: R (G-1) n, and 2 (R-1) n between them. */
 enum {
   pealZeroAllReduce = 0, /* gradients, stage 0 */
   pealZeroReduceScatter, /* gradients, stages 1 to 3 */

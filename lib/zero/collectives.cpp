@@ -330,14 +330,30 @@ Result<void> Collectives::run(const Pass& pass) {
   return checked("queueing on the engine's stream", device_->pass(Queue::Stream, pass));
 }
 
-Result<void> Collectives::allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type,
-                                    Data data) {
+// Of gradients in two shots, whatever their size: that is what the formulas count. Left to itself a short
+// all-reduce goes in one shot and sends N/2 times as much; so does that of the control block, which is
+// shorter than any threshold.
+Result<void> Collectives::allReduceGradients(Purpose purpose, void* buffer, size_t count,
+                                             pealDataType_t type) {
   const uint64_t own = shardElements(count, all_.ranks, all_.rank);
   const uint64_t sent = count - own + own * static_cast<uint64_t>(all_.ranks - 1);
+  return issue(purpose, "all-reduce", sent, type, [&] {
+    pealResult_t code = pealCommForceAlgorithm(all_.comm, "two_shot");
+    if (code == pealSuccess) {
+      code = pealAllReduce(buffer, buffer, count, type, pealSum, all_.comm, device_->stream());
+    }
+    const pealResult_t released = pealCommForceAlgorithm(all_.comm, nullptr);
+    return code != pealSuccess ? code : released;
+  });
+}
+
+Result<void> Collectives::allReduceControl(int64_t* numbers, size_t count) {
+  const uint64_t sent = count * static_cast<uint64_t>(all_.ranks - 1);
   const auto call = [&] {
-    return pealAllReduce(buffer, buffer, count, type, pealSum, commOf(all_, data), streamOf(data));
+    return pealAllReduce(numbers, numbers, count, pealInt64, pealSum, commOf(all_, Data::Host),
+                         streamOf(Data::Host));
   };
-  return issue(purpose, "all-reduce", sent, type, call, Count::Call, data);
+  return issue(pealZeroControl, "all-reduce", sent, pealInt64, call, Count::Call, Data::Host);
 }
 
 Result<void> Collectives::reduceScatter(Purpose purpose, const void* from, void* to,

@@ -68,6 +68,8 @@ class Collectives {
   int ranks() const { return all_.ranks; }
   int rank() const { return all_.rank; }
   pealComm_t comm() const { return all_.comm; }
+  // Of all teams, in the order in which they were made.
+  const std::vector<pealComm_t>& comms() const { return comms_; }
   // The shard group, whose ranks divide the elements.
   int shards() const { return group_.ranks; }
   int shard() const { return group_.rank; }
@@ -77,8 +79,8 @@ class Collectives {
 
   // purpose: the counter, and which bucket or unit it is for. Buffers belong to the call until a later mark
   // is passed; counts are copied. In place where peal.h says so.
-  Result<void> allReduce(Purpose purpose, void* buffer, size_t count, pealDataType_t type,
-                         Data data = Data::Arena);
+  Result<void> allReduceGradients(Purpose purpose, void* buffer, size_t count, pealDataType_t type);
+  Result<void> allReduceControl(int64_t* numbers, size_t count);
   // Of the shard group.
   Result<void> reduceScatter(Purpose purpose, const void* from, void* to, std::span<const size_t> counts,
                              pealDataType_t type);

@@ -60,6 +60,7 @@ class Engine {
   Result<void> setTrace(pealZeroTrace_t trace, void* user);
   Result<void> setBefore(BeforeOperation before, void* user) { return collectives_->setBefore(before, user); }
   pealComm_t comm() const { return collectives_->comm(); }
+  const std::vector<pealComm_t>& comms() const { return collectives_->comms(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
   // Its strings are the engine's.
   Result<pealZeroParameter_t> describe(int id) const;

@@ -207,7 +207,7 @@ Result<void> FusedStep::begin() {
   control_[kAnnouncedTokens] = static_cast<int64_t>(announced_->localTokens);
   control_[kAnnouncedRate] = rate;
   control_[kAnnouncedRateSquared] = rate * rate;
-  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64, Data::Host));
+  PEAL_TRY(collectives_->allReduceControl(control_.data(), control_.size()));
   if (!isOnHost()) {
     return collectives_->checked("the update", beginUpdate());
   }

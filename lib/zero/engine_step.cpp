@@ -154,7 +154,7 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   control_[kTokens] = static_cast<int64_t>(localTokens);
   control_[kRateDigest] = rate;
   control_[kRateDigestSquared] = rate * rate;
-  PEAL_TRY(collectives_->allReduce(pealZeroControl, control_.data(), control_.size(), pealInt64, Data::Host));
+  PEAL_TRY(collectives_->allReduceControl(control_.data(), control_.size()));
   PEAL_TRY(collectives_->finish());
 
   if (!ratesAgree(control_[kRateDigest], control_[kRateDigestSquared], collectives_->ranks())) {

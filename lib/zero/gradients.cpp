@@ -225,8 +225,8 @@ Result<void> Gradients::reduce(size_t index) {
   const Bucket& bucket = model_->layout.buckets[index];
   const int64_t name = model_->nameOf(index);
   if (model_->stage() == 0) {
-    return collectives_->allReduce({pealZeroAllReduce, name}, in(gradients_, bucket.begin).data,
-                                   bucket.elements, typeOf(model_->gradientPrecision()));
+    return collectives_->allReduceGradients({pealZeroAllReduce, name}, in(gradients_, bucket.begin).data,
+                                            bucket.elements, typeOf(model_->gradientPrecision()));
   }
   const Elements from = addressOf(bucket);
   if (model_->replicas == 1) {

@@ -44,4 +44,20 @@ void finishQueued(pealZero_t zero) {
   }
 }
 
+pealCommStats_t sentByLinks(pealZero_t zero) {
+  finishQueued(zero);
+  pealCommStats_t sum{};
+  for (const pealComm_t comm : zero->engine->comms()) {
+    pealCommStats_t one{};
+    if (pealCommGetStats(comm, &one) != pealSuccess) {
+      throw std::runtime_error(pealGetLastError(comm));
+    }
+    for (int stat = 0; stat < pealNumStats; ++stat) {
+      sum.calls[stat] += one.calls[stat];
+      sum.bytesSent[stat] += one.bytesSent[stat];
+    }
+  }
+  return sum;
+}
+
 }  // namespace peal::zero::test

@@ -29,4 +29,7 @@ class Before {
 // Waits until the engine's stream has done all that is queued.
 void finishQueued(pealZero_t zero);
 
+// What all communicators of an engine counted at their links, added up, once all that is queued is done.
+pealCommStats_t sentByLinks(pealZero_t zero);
+
 }  // namespace peal::zero::test

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/zero/arenas.h"
+#include "tests/zero/before.h"
 #include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
 
@@ -112,30 +114,76 @@ TEST(Counters, CallsAtStage3AndWithoutReshard) {
   }
 }
 
-// What the communicator itself counted at its links, rank by rank, is what the engine says it sent.
+struct CountedWay {
+  std::string name;
+  pealZeroOptions_t options;
+  Shape shape;
+  bool announces = false;
+};
+
+// Buckets whose all-reduce the tuner would make in one shot, and such that it would not; groups; fused steps.
+std::vector<CountedWay> countedWays(int ranks) {
+  std::vector<CountedWay> ways;
+  const Shape large{{40'000, 0},
+                    {7, 1}};  // 80 KB of bf16: above one shot's limit at any number of ranks here
+  for (const auto& [name, shape] :
+       {std::pair<std::string, Shape>{"small", unevenShape()}, {"large", large}}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      ways.push_back({fmt::format("stage {}, {}", stage, name), countedOptions(stage, 100, 2), shape});
+      if (ranks % 2 == 0 && stage > 0) {
+        ways.push_back(
+            {fmt::format("stage {} in groups, {}", stage, name), countedOptions(stage, 100, 2), shape});
+        ways.back().options.shardGroup = ranks / 2;
+      }
+    }
+    ways.push_back({"stage 0 in fp32, " + name, countedOptions(0, 100), shape});
+    ways.back().options.reduceType = pealZeroReduceFp32;
+    for (const int stage : {1, 2}) {
+      ways.push_back(
+          {fmt::format("stage {}, fused, {}", stage, name), countedOptions(stage, 100), shape, true});
+      ways.back().options.skipNonFinite = 0;
+    }
+  }
+  return ways;
+}
+
+uint64_t totalOf(const uint64_t* bytes, int count) {
+  return std::accumulate(bytes, bytes + count, uint64_t{0});
+}
+
+// What the communicators themselves counted at their links, rank by rank, is what the engine says it sent.
 TEST(Counters, AgreeWithTheCommunicators) {
-  for (const int ranks : rankCounts({2, 3, 5})) {
-    for (int stage = 1; stage <= 3; ++stage) {
+  for (const int ranks : rankCounts({2, 3, 4, 5})) {
+    for (const CountedWay& way : countedWays(ranks)) {
       onRanks(ranks, [&](int rank, pealComm_t comm) {
-        Trainer trainer(comm, rank, countedOptions(stage, 100, 2), unevenShape());
-        Engine& engine = trainer.engine();
-        pealComm_t own = nullptr;
-        pealCommStats_t before, after;
-        ASSERT_EQ(pealZeroGetComm(engine.handle(), &own), pealSuccess);
-        ASSERT_EQ(pealCommGetStats(own, &before), pealSuccess);
-        trainer.step();
-        trainer.step();
-        for (int unit = 0; unit < 5 && stage < 3; ++unit) {
-          engine.enter(unit, pealZeroForward);  // waits for the gathering after the step
-          engine.leave(unit, pealZeroForward);
+        const std::string what = fmt::format("rank {} of {}, {}", rank, ranks, way.name);
+        Trainer trainer(comm, rank, way.options, way.shape);
+        trainer.announces = way.announces;
+        const Engine& engine = trainer.engine();
+        const pealZeroCounters_t first = engine.counters();
+        const pealCommStats_t before = sentByLinks(engine.handle());
+        uint64_t fused = 0;
+        for (int step = 0; step < 2; ++step) {
+          fused += trainer.step().fusedBuckets;
         }
-        ASSERT_EQ(pealCommGetStats(own, &after), pealSuccess);
-        const pealZeroCounters_t counters = engine.counters();
+        const pealCommStats_t after = sentByLinks(engine.handle());
+        const pealZeroCounters_t counted = engine.counters();
+        EXPECT_EQ(fused > 0, way.announces) << what;
+        EXPECT_EQ(
+            totalOf(after.bytesSent, pealNumStats) - totalOf(before.bytesSent, pealNumStats),
+            totalOf(counted.bytesSent, pealZeroNumCounters) - totalOf(first.bytesSent, pealZeroNumCounters))
+            << what;
+        if (fused > 0 || way.options.shardGroup != 0) {
+          return;  // the communicators have other names for these
+        }
+        const auto sent = [&](int counter) { return counted.bytesSent[counter] - first.bytesSent[counter]; };
+        const auto linked = [&](int stat) { return after.bytesSent[stat] - before.bytesSent[stat]; };
+        EXPECT_EQ(linked(pealStatAllReduce), sent(pealZeroAllReduce) + sent(pealZeroControl)) << what;
+        EXPECT_EQ(linked(pealStatReduceScatter), sent(pealZeroReduceScatter)) << what;
+        EXPECT_EQ(linked(pealStatAllGather), sent(pealZeroAllGather)) << what;
         for (const auto& [stat, counter] : {std::pair<int, int>{pealStatReduceScatter, pealZeroReduceScatter},
                                             std::pair<int, int>{pealStatAllGather, pealZeroAllGather}}) {
-          EXPECT_EQ(after.calls[stat] - before.calls[stat], counters.calls[counter]);
-          EXPECT_EQ(after.bytesSent[stat] - before.bytesSent[stat], counters.bytesSent[counter])
-              << ranks << " ranks, stage " << stage << ", statistic " << stat;
+          EXPECT_EQ(after.calls[stat] - before.calls[stat], counted.calls[counter]) << what;
         }
       });
     }
