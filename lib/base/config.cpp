@@ -43,7 +43,8 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "What goes to the error output.", false},
     {Knob::Interface, "PEAL_INTERFACE", KnobType::Text, "", 0, 0, "",
      "Network interfaces to offer to other nodes: names, prefixes or subnets (10.0.0.0/8) separated by "
-     "commas; ^ excludes, = asks for the whole name. Empty: all that are up.",
+     "commas; ^ excludes, = asks for the whole name. RDMA devices come along with their interfaces. Empty: "
+     "all that are up.",
      false},
     {Knob::Port, "PEAL_PORT", KnobType::Integer, "0", 0, 65535, "",
      "TCP port at which the first rank listens; 0: one that follows from the job's identity under a "

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "lib/base/rdma_port.h"
 #include "lib/topology/files.h"
 #include "lib/topology/pci.h"
 
@@ -93,25 +94,12 @@ int64_t rdmaSpeedMbps(const std::string& rate) {
   return fault == std::errc() && gigabits > 0 ? static_cast<int64_t>(gigabits * 1000) : -1;
 }
 
-// The interface that belongs to a port; empty if there is none.
-std::string interfaceOf(const std::string& folder, int port) {
-  if (std::string name = readLine(fmt::format("{}/ports/{}/gid_attrs/ndevs/0", folder, port));
-      !name.empty()) {
-    return name;
-  }
-  const std::string interfaces = folder + "/device/net/";
-  for (const std::string& name : namesIn(interfaces)) {
-    if (numberIn(readLine(interfaces + name + "/dev_port"), 0) == port - 1) {
-      return name;
-    }
-  }
-  return readLine(folder + "/parent");  // soft-RoCE
-}
-
 void addPort(const std::string& rdma, int port, const SystemRoots& roots, std::vector<Nic>& nics) {
   const std::string folder = roots.sys + "/class/infiniband/" + rdma;
   const std::string portFolder = fmt::format("{}/ports/{}", folder, port);
-  const std::string interface = interfaceOf(folder, port);
+  const std::vector<std::string> interfaces =
+      interfacesOfRdmaPort(roots.sys + "/class/infiniband", rdma, port);
+  const std::string interface = interfaces.empty() ? "" : interfaces.front();
   auto nic = std::find_if(nics.begin(), nics.end(), [&](const Nic& one) {
     return !interface.empty() && one.interface == interface && one.rdma.empty();
   });

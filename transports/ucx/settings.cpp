@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "lib/base/config.h"
+#include "lib/base/rdma_port.h"
 #include "transports/ucx/wire.h"
 
 namespace peal::ucx {
@@ -16,8 +17,6 @@ namespace {
 // Only what goes over a network: ranks of one node have shared memory of their own, and UCX's would leave
 // files in /dev/shm when a rank is killed.
 constexpr const char* kTransports = "tcp,rc,ud,dc";
-
-constexpr const char* kRdmaRoot = "/sys/class/infiniband";
 
 // The headers of UCX and of TCP's framing that a message carries besides peal's.
 constexpr size_t kFramingBytes = 512;
@@ -49,15 +48,13 @@ std::vector<std::string> rdmaDevicesOf(const std::vector<std::string>& interface
   std::vector<std::string> devices;
   std::error_code none;
   for (const fs::directory_entry& device : fs::directory_iterator(root, none)) {
-    for (const fs::directory_entry& port : fs::directory_iterator(device.path() / "ports", none)) {
-      for (const fs::directory_entry& gid :
-           fs::directory_iterator(port.path() / "gid_attrs" / "ndevs", none)) {
-        const std::string name = device.path().filename().string() + ":" + port.path().filename().string();
-        const bool wanted =
-            std::find(interfaces.begin(), interfaces.end(), firstLine(gid.path())) != interfaces.end();
-        if (wanted && std::find(devices.begin(), devices.end(), name) == devices.end()) {
-          devices.push_back(name);
-        }
+    const std::string name = device.path().filename().string();
+    for (int port = 1; fs::exists(device.path() / "ports" / std::to_string(port), none); ++port) {
+      const std::vector<std::string> own = interfacesOfRdmaPort(root, name, port);
+      if (std::any_of(own.begin(), own.end(), [&](const std::string& one) {
+            return std::find(interfaces.begin(), interfaces.end(), one) != interfaces.end();
+          })) {
+        devices.push_back(fmt::format("{}:{}", name, port));
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lib/base/patterns.h"
+#include "transports/verbs/interface.h"
 
 namespace peal::verbs {
 namespace {
@@ -38,7 +39,8 @@ bool matches(const NamePattern& pattern, const std::string& device, int port) {
   return name.matches(device);
 }
 
-Result<ChosenGid> gidOf(Device& device, uint8_t port, const ibv_port_attr& attributes, const GidWish& wish) {
+Result<ChosenGid> gidOf(Device& device, uint8_t port, const ibv_port_attr& attributes,
+                        const Options& options) {
   std::vector<ibv_gid_entry> table;
   for (int index = 0; index < attributes.gid_tbl_len; ++index) {
     ibv_gid_entry entry{};
@@ -50,7 +52,12 @@ Result<ChosenGid> gidOf(Device& device, uint8_t port, const ibv_port_attr& attri
                    fmt::format("reading entry {} of its GID table failed: {}", index, std::strerror(code))};
     }
   }
-  return chooseGid(table, wish);
+  const std::string dropped = dropUnselected(table, device.name(), port, options);
+  if (table.empty() && !dropped.empty()) {
+    return Error{pealInvalidArgument, fmt::format("PEAL_INTERFACE=\"{}\" does not select its interface {}",
+                                                  options.interfaces, dropped)};
+  }
+  return chooseGid(table, options.gid);
 }
 
 // Fills in `rail` and `shown`; shown.unused says why the port cannot be used.
@@ -68,7 +75,7 @@ void inspect(Device& device, uint8_t port, const Options& options, Rail& rail, V
     shown.unused = fmt::format("the port is {}", shown.state);
     return;
   }
-  Result<ChosenGid> gid = gidOf(device, port, attributes, options.gid);
+  Result<ChosenGid> gid = gidOf(device, port, attributes, options);
   if (!gid) {
     shown.unused = gid.error().message;
     return;

@@ -19,7 +19,6 @@ namespace {
 constexpr int kMappedBits = 96;  // ::ffff:0:0/96 before an IPv4 address
 constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-bool isIpv4(const ibv_gid& gid) { return std::memcmp(gid.raw, kMapped, sizeof kMapped) == 0; }
 bool isLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
 
 bool isZero(const ibv_gid& gid) { return gid.global.subnet_prefix == 0 && gid.global.interface_id == 0; }
@@ -53,6 +52,8 @@ int bitsOf(const Mask& mask) {
 }
 
 }  // namespace
+
+bool isIpv4(const ibv_gid& gid) { return std::memcmp(gid.raw, kMapped, sizeof kMapped) == 0; }
 
 std::string gidText(const ibv_gid& gid) {
   char text[INET6_ADDRSTRLEN] = "?";
@@ -125,7 +126,7 @@ Result<ChosenGid> chooseGid(std::span<const ibv_gid_entry> table, const GidWish&
             ? std::string("it has no GID: give its network interface an address")
             : fmt::format("none of its GIDs fits PEAL_IB_GID_TYPE and PEAL_IB_GID_SUBNET: {}", seen)};
   }
-  return ChosenGid{best->gid, best->gid_index, best->gid_type, best->ndev_ifindex};
+  return ChosenGid{best->gid, best->gid_index, best->gid_type};
 }
 
 int subnetBits(const ibv_gid& gid) {

@@ -30,11 +30,11 @@ struct ChosenGid {
   ibv_gid gid{};
   uint32_t index = 0;
   uint32_t type = IBV_GID_TYPE_IB;
-  uint32_t interface = 0;  // number of the network interface, 0 for InfiniBand
 };
 
 // "10.1.0.0/16" or "fd00::/8"; empty: any.
 Result<Subnet> parseSubnet(const std::string& text);
+bool isIpv4(const ibv_gid& gid);
 bool inSubnet(const ibv_gid& gid, const Subnet& subnet);
 
 // The best entry: RoCE v2 before v1 (v2 crosses routers), IPv4 before IPv6 before link-local addresses, then

@@ -1,8 +1,11 @@
-// What the configuration says about verbs. Tests make their own.
+// What the configuration says about verbs. Tests of the fabric make their own.
 #pragma once
 #include <cstdint>
 #include <string>
 
+#include "lib/base/config.h"
+#include "lib/base/rdma_port.h"
+#include "lib/base/result.h"
 #include "transports/fabric.h"
 #include "transports/verbs/gid.h"
 
@@ -10,7 +13,9 @@ namespace peal::verbs {
 
 struct Options {
   FabricOptions fabric;
-  std::string devices;  // PEAL_IB_DEVICES
+  std::string devices;     // PEAL_IB_DEVICES
+  std::string interfaces;  // PEAL_INTERFACE
+  std::string rdmaRoot = kRdmaRoot;
   GidWish gid;
   int queuePairs = 2;  // of a link on each pair of ports
   uint8_t serviceLevel = 0;
@@ -30,5 +35,8 @@ struct Options {
   int firstPauseMs = 50;
   int longestPauseMs = 2000;
 };
+
+// As the table says (PEAL_IB_..., PEAL_INTERFACE, PEAL_DIRECT_READ).
+Result<Options> optionsOf(const Configuration& table, const FabricOptions& fabric);
 
 }  // namespace peal::verbs

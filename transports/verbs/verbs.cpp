@@ -13,23 +13,27 @@ constexpr double kLongestSilenceMs = 24 * 3600e3;
 
 Result<verbs::Options> configured(const FabricOptions& fabric) {
   const Result<Configuration>& table = configuration();
-  if (!table) {
-    return table.error();
-  }
-  const auto small = [&](Knob knob) { return static_cast<uint8_t>(table->integer(knob)); };
+  return table ? verbs::optionsOf(*table, fabric) : table.error();
+}
+
+}  // namespace
+
+Result<verbs::Options> verbs::optionsOf(const Configuration& table, const FabricOptions& fabric) {
+  const auto small = [&](Knob knob) { return static_cast<uint8_t>(table.integer(knob)); };
   verbs::Options options;
   options.fabric = fabric;
-  options.devices = table->text(Knob::IbDevices);
-  const std::string& type = table->text(Knob::IbGidType);
+  options.devices = table.text(Knob::IbDevices);
+  options.interfaces = table.text(Knob::Interface);
+  const std::string& type = table.text(Knob::IbGidType);
   options.gid.version = type == "v1"   ? verbs::RoceVersion::V1
                         : type == "v2" ? verbs::RoceVersion::V2
                                        : verbs::RoceVersion::Any;
-  Result<verbs::Subnet> subnet = verbs::parseSubnet(table->text(Knob::IbGidSubnet));
+  Result<verbs::Subnet> subnet = verbs::parseSubnet(table.text(Knob::IbGidSubnet));
   if (!subnet) {
     return subnet.error();
   }
   options.gid.subnet = *subnet;
-  options.queuePairs = static_cast<int>(table->integer(Knob::IbQueuePairs));
+  options.queuePairs = static_cast<int>(table.integer(Knob::IbQueuePairs));
   options.serviceLevel = small(Knob::IbServiceLevel);
   options.trafficClass = small(Knob::IbTrafficClass);
   options.timeout = small(Knob::IbTimeout);
@@ -37,11 +41,9 @@ Result<verbs::Options> configured(const FabricOptions& fabric) {
   const double patienceMs = 4.0 * 4.096e-3 * std::exp2(options.timeout) * (options.retries + 1);
   options.silenceLimitMs =
       static_cast<int>(std::clamp(2 * patienceMs, 1.0 * options.silenceLimitMs, kLongestSilenceMs));
-  options.references = table->integer(Knob::DirectRead) != 0;
+  options.references = table.integer(Knob::DirectRead) != 0;
   return options;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Fabric>> openVerbs(const FabricOptions& fabric) {
   const Result<verbs::Options> options = configured(fabric);

@@ -1,8 +1,11 @@
-// The choice of a GID and of devices, and how ports of two ranks are paired: tables without any wire.
+// What the configuration says, the choice of a GID and of devices, and how ports of two ranks are paired:
+// tables without any wire.
 #include "transports/verbs/gid.h"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
 
+#include "tests/topology/system_folder.h"
 #include "tests/transports/verbs/fake.h"
 #include "transports/verbs/connect.h"
 #include "transports/verbs/errors.h"
@@ -55,6 +58,37 @@ TEST(VerbsGid, SubnetsParse) {
   EXPECT_EQ(gidText(gid), "10.1.129.1");
 }
 
+TEST(VerbsOptions, FollowTheTable) {
+  const Result<Configuration> table = Configuration::read([](const char* name) -> const char* {
+    constexpr std::pair<const char*, const char*> kValues[] = {
+        {"PEAL_IB_DEVICES", "mlx5_1:2"}, {"PEAL_IB_GID_TYPE", "v1"},
+        {"PEAL_IB_SERVICE_LEVEL", "5"},  {"PEAL_IB_GID_SUBNET", "10.1.0.0/16"},
+        {"PEAL_IB_TIMEOUT", "20"},       {"PEAL_IB_TRAFFIC_CLASS", "104"},
+        {"PEAL_INTERFACE", "^eth0"},     {"PEAL_IB_RETRIES", "3"},
+        {"PEAL_IB_QUEUE_PAIRS", "7"},    {"PEAL_DIRECT_READ", "0"}};
+    const auto* found = std::find_if(std::begin(kValues), std::end(kValues), [&](const auto& entry) {
+      return entry.first == std::string_view(name);
+    });
+    return found == std::end(kValues) ? nullptr : found->second;
+  });
+  ASSERT_TRUE(table) << table.error().message;
+  const Result<Options> options = optionsOf(*table, {8192, 7});
+  ASSERT_TRUE(options) << options.error().message;
+  EXPECT_EQ(options->fabric.slotBytes, 8192U);
+  EXPECT_EQ(options->fabric.slots, 7);
+  EXPECT_EQ(options->devices, "mlx5_1:2");
+  EXPECT_EQ(options->interfaces, "^eth0");
+  EXPECT_EQ(options->gid.version, RoceVersion::V1);
+  EXPECT_EQ(options->gid.subnet.bits, 112);
+  EXPECT_EQ(options->queuePairs, 7);
+  EXPECT_EQ(options->serviceLevel, 5);
+  EXPECT_EQ(options->trafficClass, 104);
+  EXPECT_EQ(options->timeout, 20);
+  EXPECT_EQ(options->retries, 3);
+  EXPECT_FALSE(options->references);
+  EXPECT_EQ(options->silenceLimitMs, 137438) << "twice the longest wait: 4 times 4.096 us << 20, 4 times";
+}
+
 std::vector<std::string> railNames(const Inventory& inventory) {
   std::vector<std::string> names;
   for (const Rail& rail : inventory.rails) {
@@ -88,6 +122,50 @@ TEST(VerbsDevices, PatternsSelectPorts) {
     EXPECT_EQ(inventory->ports.size(), 4U);
   }
   EXPECT_EQ(world.alive(), 0);
+}
+
+// Two RoCE ports, on lo and on an interface that only /sys names, and two of InfiniBand, the first with IP on
+// lo.
+TEST(VerbsDevices, PortsComeAndGoWithTheirInterfaces) {
+  World world;
+  const SystemFolder system;
+  system.write("/sys/class/infiniband/roce7/ports/1/gid_attrs/ndevs/0", "eth7");
+  system.write("/sys/class/infiniband/ib0/device/net/lo/dev_port", "0");
+  system.write("/sys/class/infiniband/ib0/device/net/eth7/dev_port", "1");
+  FakePort infiniBand;
+  infiniBand.linkLayer = IBV_LINK_LAYER_INFINIBAND;
+  infiniBand.gids = {gidEntry(0, "fe80::1", IBV_GID_TYPE_IB)};
+  std::vector<FakeDeviceSpec> devices{roceDevice("rocelo", "127.0.0.9"),
+                                      roceDevice("roce7", "10.7.0.1"),
+                                      {"ib0", {infiniBand}},
+                                      {"ib1", {infiniBand}}};
+  for (ibv_gid_entry& entry : devices[0].ports.front().gids) {
+    entry.ndev_ifindex = if_nametoindex("lo");
+  }
+  FakeVerbs library(world, 0, devices);
+  const std::vector<std::string> lo{"ib0:1", "ib1:1", "rocelo:1"};
+  const std::vector<std::string> eth7{"ib1:1", "roce7:1"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"", {"ib0:1", "ib1:1", "roce7:1", "rocelo:1"}},
+      {"lo", lo},
+      {"^eth7", lo},
+      {"127.0.0.0/8", lo},
+      {"eth7", eth7},
+      {"^=lo", eth7},
+      {"^127.0.0.0/8", eth7},
+      {"10.7.0.0/16", eth7},
+      {"=eth", {"ib1:1"}}};
+  for (const auto& [pattern, expected] : cases) {
+    Options options;
+    options.interfaces = pattern;
+    options.rdmaRoot = system.roots().sys + "/class/infiniband";
+    Result<Inventory> inventory = takeInventory(library, options);
+    ASSERT_TRUE(inventory) << inventory.error().message;
+    EXPECT_EQ(railNames(*inventory), expected) << pattern;
+    if (pattern == "lo") {
+      EXPECT_EQ(inventory->ports[1].unused, "PEAL_INTERFACE=\"lo\" does not select its interface eth7");
+    }
+  }
 }
 
 TEST(VerbsDevices, NothingSelectedListsWhatExistsAndWhy) {
