@@ -6,11 +6,15 @@
 
 namespace peal {
 
-// ring.h; direct.h with one or two shots; hierarchical.h; tree.h. The value travels in the digest of every
-// message.
-enum class Algorithm : uint8_t { Ring, OneShot, TwoShot, Hierarchical, Tree };
+// ring.h; direct.h with one or two shots; hierarchical.h; tree.h; hierarchical_ring.h. The value travels in
+// the digest of every message.
+enum class Algorithm : uint8_t { Ring, OneShot, TwoShot, Hierarchical, Tree, HierarchicalRing };
 
-constexpr int kAlgorithmFamilies = 5;
+constexpr int kAlgorithmFamilies = 6;
+
+// As PEAL_ALGO takes them.
+constexpr const char* kAlgorithmNames[kAlgorithmFamilies] = {"ring",         "one_shot", "two_shot",
+                                                             "hierarchical", "tree",     "hierarchical_ring"};
 
 // How a GPU's kernels hand a message over. Simple: the bytes, then a count. LL: 4 bytes of data and 4 of
 // flag. LL128: 120 bytes of data and 8 of flag.

@@ -2,13 +2,13 @@
 //
 // The checker holds every algorithm to them, and the tuner predicts with them. Plain arithmetic, no memory
 // and no types: multiply elements by the type's size for bytes. The tables in ring.h, direct.h,
-// hierarchical.h and tree.h say the same in words.
+// hierarchical.h, hierarchical_ring.h and tree.h say the same in words.
 #pragma once
 #include <cstdint>
 
 #include "algorithms/chunk.h"
 #include "algorithms/direct.h"
-#include "algorithms/hierarchical.h"
+#include "algorithms/hierarchical_ring.h"
 #include "algorithms/tree.h"
 
 namespace peal {
@@ -36,9 +36,12 @@ enum class AlgorithmId : uint8_t {
   TreeBroadcast,
   TreeReduce,
   StagedTwoShot,
+  HierarchicalRingAllReduce,
+  HierarchicalRingReduceScatter,
+  HierarchicalRingAllGather,
 };
 
-constexpr int kAlgorithmCount = 20;
+constexpr int kAlgorithmCount = 23;
 constexpr int kFlatAlgorithmCount = 11;  // the first ones, which know neither nodes nor stages
 
 // How the operation's array is cut: one block per rank, or one block in all.
@@ -116,6 +119,11 @@ constexpr int agentTurns(const Grouping& nodes) {
   return most;
 }
 
+// T of hierarchical_ring.h.
+constexpr int ringTurns(const Grouping& nodes) {
+  return (nodes.largestNode() + nodes.smallestNode() - 1) / nodes.smallestNode();
+}
+
 constexpr int logBelow(int n) {
   int log = 0;
   for (int power = powerBelow(n); power > 1; power /= 2) {
@@ -136,6 +144,7 @@ constexpr AlgorithmTraits traitsOf(AlgorithmId algorithm, const Grouping& nodes,
   const int log = logBelow(r), power = powerBelow(r);
   const int rest = r > power ? 1 : 0, around = rest + (2 * r > 3 * power ? 1 : 0);
   const int queued = between * ahead;
+  const int ring = r - 1 + inside, forwarding = r > 2 ? 2 : 1;
   switch (algorithm) {
     case AlgorithmId::HierarchicalAllReduce:
       return {"hierarchicalAllReduce",
@@ -194,6 +203,39 @@ constexpr AlgorithmTraits traitsOf(AlgorithmId algorithm, const Grouping& nodes,
     case AlgorithmId::StagedTwoShot:
       return {"stagedTwoShot", AllReduce, Cut::PerRank,         SumOrder::Rank, kAny,
               2 * some,        some,      1 + 2 * some * ahead, kTwoShotStages};
+    case AlgorithmId::HierarchicalRingAllReduce:
+      return {"hierarchicalRingAllReduce",
+              AllReduce,
+              Cut::PerRank,
+              SumOrder::Fixed,
+              kAny,
+              2 * ring * ringTurns(nodes),
+              ring,
+              forwarding,
+              1,
+              even};
+    case AlgorithmId::HierarchicalRingReduceScatter:
+      return {"hierarchicalRingReduceScatter",
+              ReduceScatter,
+              Cut::PerRank,
+              SumOrder::Fixed,
+              kAny,
+              ring * ringTurns(nodes),
+              ring,
+              forwarding,
+              1,
+              even};
+    case AlgorithmId::HierarchicalRingAllGather:
+      return {"hierarchicalRingAllGather",
+              AllGather,
+              Cut::PerRank,
+              SumOrder::None,
+              kAny,
+              ring * ringTurns(nodes),
+              0,
+              forwarding,
+              1,
+              even};
     default:
       return flatTraits(algorithm, nodes.ranks);
   }
@@ -275,6 +317,19 @@ constexpr LinkTraffic hierarchicalGather(const Blocks& blocks, const Grouping& n
   return {(own + agentShare(blocks, nodes, rank)) * locals, own * static_cast<size_t>(nodes.nodes - 1)};
 }
 
+// To the next node go the rank's own chunk and those that it is agent of, but for that node's.
+constexpr LinkTraffic ringGather(const Blocks& blocks, const Grouping& nodes, int rank) {
+  const int node = nodes.node(rank), size = nodes.nodeSize(node), next = nodeAfter(nodes, node);
+  LinkTraffic sent = hierarchicalGather(blocks, nodes, rank);
+  sent.between = {};
+  for (int other = 0; nodes.nodes > 1 && other < nodes.nodes; ++other) {
+    for (int local = nodes.local(rank); other != next && local < nodes.nodeSize(other); local += size) {
+      sent.between = sent.between + Traffic{1, blocks.block(nodes.rank(other, local)).count};
+    }
+  }
+  return sent;
+}
+
 constexpr LinkTraffic doublingTraffic(Traffic one, const Grouping& nodes, int rank) {
   const int node = nodes.node(rank), power = powerBelow(nodes.nodes);
   if (nodes.local(rank) != 0) {
@@ -343,7 +398,12 @@ constexpr LinkTraffic trafficOf(AlgorithmId algorithm, const Blocks& blocks, con
     case AlgorithmId::DirectReduce:
       return rank == root ? LinkTraffic{} : toOne(whole, nodes, rank, root);
     case AlgorithmId::HierarchicalReduceScatter:
+    case AlgorithmId::HierarchicalRingReduceScatter:
       return hierarchicalScatter(blocks, nodes, rank);
+    case AlgorithmId::HierarchicalRingAllGather:
+      return ringGather(blocks, nodes, rank);
+    case AlgorithmId::HierarchicalRingAllReduce:
+      return hierarchicalScatter(blocks, nodes, rank) + ringGather(blocks, nodes, rank);
     case AlgorithmId::HierarchicalAllGather:
       return hierarchicalGather(blocks, nodes, rank);
     case AlgorithmId::HierarchicalAllReduce:

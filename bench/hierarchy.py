@@ -1,15 +1,17 @@
 #!/usr/bin/python3
-"""Hierarchical all-reduce beside the flat ring, between hosts whose links are limited: what theory and link allow.
+"""Hierarchical all-reduce, direct and by a ring between hosts, beside the flat ring, between hosts whose links are limited: what theory and link allow.
 
     bench/hierarchy.py build/release/bench/all_reduce_perf [--rate-mbit 1000] [--ranks 2,2 4,4] [--bytes 16777216]
 
 The hosts are network namespaces of this machine (tools/hosts/hosts.py); needs root. Algorithms run in alternation;
 medians over the rounds. With R hosts of equal size and N ranks, laid host by host, of S bytes each host sends
 
-    hierarchical   2 (R - 1)/R x S        every element once out and once back
-    flat ring      2 (N - 1)/N x S        the link between two hosts is one of the ring's N links
+    hierarchical        2 (R - 1)/R x S   every element once out and once back
+    hierarchical_ring   2 (R - 1)/R x S   the same, to the next host only; from three hosts on
+    flat ring           2 (N - 1)/N x S   the link between two hosts is one of the ring's N links
 
-so the hierarchy is faster by (N - 1)/N x R/(R - 1), as long as the wire is what takes the time.
+so the hierarchy is faster by (N - 1)/N x R/(R - 1), as long as the wire is what takes the time. With
+uneven hosts the busiest one counts: of s x S of its own it sends S + (R - 2) s S directly, and round the ring less than 2 S.
 """
 import argparse
 import json
@@ -21,7 +23,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools", "hosts"))
 import hosts  # noqa: E402 (found by the line above)
 
-ALGORITHMS = ("hierarchical", "ring")
+ALGORITHMS = ("hierarchical", "hierarchical_ring", "ring")
 ITERATIONS, WARM_UP = 4, 1
 # Of an Ethernet frame of 9000 bytes with 66 of headers, as tbf counts it.
 PAYLOAD_SHARE = 1 - 66 / 9014
@@ -29,7 +31,12 @@ PAYLOAD_SHARE = 1 - 66 / 9014
 
 def formula_bytes(algorithm, per_host, size):
     hosts_, ranks = len(per_host), sum(per_host)
-    return 2 * (hosts_ - 1) / hosts_ * size if algorithm == "hierarchical" else 2 * (ranks - 1) / ranks * size
+    if algorithm == "ring":
+        return 2 * (ranks - 1) / ranks * size
+    if algorithm == "hierarchical":
+        return (1 + (hosts_ - 2) * max(per_host) / ranks) * size
+    least = min(own + per_host[(host + 1) % hosts_] for host, own in enumerate(per_host))
+    return (2 - least / ranks) * size
 
 
 def measure(made, program, per_host, algorithm, size, folder, **environment):
@@ -67,23 +74,24 @@ def main():
     bytes_per_second = arguments.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
     print(f"# all-reduce of {arguments.bytes} bytes, float32 sum, {arguments.rate_mbit} Mbit/s, "
           f"{arguments.transport}; median of {arguments.rounds}; load {os.getloadavg()[0]:.1f}")
-    print(f"{'ranks':>8} {'algorithm':>13} {'time (ms)':>10} {'bound (ms)':>11} {'share':>6} {'sent / formula':>15}")
+    print(f"{'ranks':>8} {'algorithm':>17} {'time (ms)':>10} {'bound (ms)':>11} {'share':>6} {'sent / formula':>15}")
     with tempfile.TemporaryDirectory() as folder:
         for text in arguments.ranks:
             per_host = [int(one) for one in text.split(",")]
-            found = {algorithm: [] for algorithm in ALGORITHMS}
+            algorithms = [one for one in ALGORITHMS if one != "hierarchical_ring" or len(per_host) > 2]
+            found = {algorithm: [] for algorithm in algorithms}
             with hosts.Hosts(len(per_host), f"{arguments.rate_mbit}mbit") as made:
                 for _ in range(arguments.rounds):
-                    for algorithm in ALGORITHMS:
+                    for algorithm in algorithms:
                         found[algorithm].append(measure(made, program, per_host, algorithm, arguments.bytes, folder,
                                                         PEAL_TRANSPORT=arguments.transport))
             times = {}
-            for algorithm in ALGORITHMS:
+            for algorithm in algorithms:
                 seconds = times[algorithm] = statistics.median(one[0] for one in found[algorithm])
                 sent = statistics.median(one[1] for one in found[algorithm])
                 formula = formula_bytes(algorithm, per_host, arguments.bytes)
                 bound = formula / bytes_per_second
-                print(f"{text:>8} {algorithm:>13} {seconds * 1e3:>10.1f} {bound * 1e3:>11.1f} {bound / seconds:>6.2f} "
+                print(f"{text:>8} {algorithm:>17} {seconds * 1e3:>10.1f} {bound * 1e3:>11.1f} {bound / seconds:>6.2f} "
                       f"{sent / formula:>15.3f}")
             theory = formula_bytes("ring", per_host, 1) / formula_bytes("hierarchical", per_host, 1)
             print(f"# {text}: the hierarchy is {times['ring'] / times['hierarchical']:.2f} times as fast as the ring; "

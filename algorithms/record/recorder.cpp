@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "algorithms/direct.h"
+#include "algorithms/hierarchical_ring.h"
 #include "algorithms/pipeline.h"
 #include "algorithms/ring.h"
 #include "algorithms/tree.h"
@@ -117,6 +118,9 @@ RecordedAlgorithm recordedAlgorithm(AlgorithmId algorithm) {
       rootedOnNodes<treeBroadcast>,
       rootedOnNodes<treeReduce>,
       flatStaged<stagedTwoShot>,
+      onNodes<hierarchicalRingAllReduce>,
+      onNodes<hierarchicalRingReduceScatter>,
+      onNodes<hierarchicalRingAllGather>,
   };
   return kAlgorithms[static_cast<int>(algorithm)];
 }

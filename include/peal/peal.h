@@ -246,10 +246,10 @@ typedef struct {
 PEAL_API pealResult_t pealCommGetStats(const pealComm_t comm, pealCommStats_t* stats);
 
 /* peal only. The algorithm of the collectives that this rank issues on comm from now on: a name that
- * PEAL_ALGO takes ("ring", "one_shot", "two_shot", "hierarchical", "tree", or "auto" for the tuner's choice);
- * NULL: what PEAL_ALGO says. Every rank must say the same between the same calls. A call for which it is not
- * legal fails with pealInvalidUsage on all ranks before anything is sent, and lists the legal ones. Not
- * inside a group. Communicators made by pealCommSplit begin with PEAL_ALGO's. */
+ * PEAL_ALGO takes ("ring", "one_shot", "two_shot", "hierarchical", "tree", "hierarchical_ring", not on GPUs,
+ * or "auto" for the tuner's choice); NULL: what PEAL_ALGO says. Every rank must say the same between the same
+ * calls. A call for which it is not legal fails with pealInvalidUsage on all ranks before anything is sent,
+ * and lists the legal ones. Not inside a group. Communicators of pealCommSplit begin with PEAL_ALGO's. */
 PEAL_API pealResult_t pealCommForceAlgorithm(pealComm_t comm, const char* algorithm);
 
 /* ---- memory --------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Deterministic, "PEAL_DETERMINISTIC", KnobType::Integer, "0", 0, 1, "",
      "1: sums are taken in rank order, bit for bit a plain loop over ranks.", false},
     {Knob::Algorithm, "PEAL_ALGO", KnobType::Choice, "auto", 0, 0,
-     "auto|ring|one_shot|two_shot|hierarchical|tree",
+     "auto|ring|one_shot|two_shot|hierarchical|tree|hierarchical_ring",
      "Forces an algorithm where it is legal for the operation; auto lets the tuner choose.", false},
     {Knob::TunerFile, "PEAL_TUNER_FILE", KnobType::Text, "", 0, 0, "",
      "File with what messages cost inside a node and between nodes, read by rank 0 of a communicator over "

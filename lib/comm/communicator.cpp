@@ -181,8 +181,7 @@ Result<Choice> Communicator::chosenWithEpilogue(TunerQuestion question) {
   if (!choice) {
     return choice;
   }
-  const bool direct = choice->algorithm != Algorithm::Ring && choice->algorithm != Algorithm::Hierarchical;
-  if (direct) {
+  if (choice->algorithm == Algorithm::OneShot) {
     choice->algorithm = Algorithm::TwoShot;
   }
   choice->ahead = stagesAhead(choice->algorithm, question.slots);

@@ -5,6 +5,7 @@
 
 #include "algorithms/choice.h"
 #include "algorithms/direct.h"
+#include "algorithms/hierarchical_ring.h"
 #include "algorithms/ring.h"
 #include "algorithms/tree.h"
 #include "peal/peal.h"
@@ -107,20 +108,38 @@ PEAL_HD void runHierarchical(P& port, int kind, int root, const Round& round, co
   }
 }
 
-// Any algorithm, on ports that know sums of chosen terms. nodes: nullptr for one node. Trees run flat there;
-// reduce-scatter and all-gather have none.
+// On the host only. A root's forms are chains over the nodes already.
 template <SumPort P>
-PEAL_HD void runStage(P& port, int kind, const Choice& choice, int root, const Round& round,
-                      const Grouping* nodes, int stage) {
+void runHierarchicalRing(P& port, int kind, int root, const Round& round, const Grouping& nodes) {
+  switch (kind) {
+    case pealStatAllReduce:
+      return hierarchicalRingAllReduce(port, round, nodes);
+    case pealStatReduceScatter:
+      return hierarchicalRingReduceScatter(port, round, nodes);
+    case pealStatAllGather:
+      return hierarchicalRingAllGather(port, round, nodes);
+    default:
+      return runHierarchical(port, kind, root, round, nodes, 0);
+  }
+}
+
+// Any algorithm, on the host. nodes: nullptr for one node. Trees run flat there; reduce-scatter and
+// all-gather have none.
+template <SumPort P>
+void runStage(P& port, int kind, const Choice& choice, int root, const Round& round, const Grouping* nodes,
+              int stage) {
   const Algorithm algorithm = choice.algorithm;
   if (algorithm == Algorithm::Tree && !isScattered(kind)) {
     runTree(port, kind, root, round, nodes != nullptr ? *nodes : Grouping::apart(port.size()));
   } else if (algorithm == Algorithm::Hierarchical && nodes != nullptr) {
     runHierarchical(port, kind, root, round, *nodes, stage);
+  } else if (algorithm == Algorithm::HierarchicalRing && nodes != nullptr) {
+    runHierarchicalRing(port, kind, root, round, *nodes);
   } else if (isStagedTwoShot(kind, choice)) {
     stagedTwoShot(port, round, stage);
   } else {
-    runRound(port, kind, algorithm == Algorithm::Hierarchical ? Algorithm::TwoShot : algorithm, root, round);
+    const bool levels = algorithm == Algorithm::Hierarchical || algorithm == Algorithm::HierarchicalRing;
+    runRound(port, kind, levels ? Algorithm::TwoShot : algorithm, root, round);
   }
 }
 

@@ -85,6 +85,7 @@ Result<Choice> chooseOnDevice(const DeviceQuestion& question) {
   TunerQuestion call = question.call;
   call.oneShotMostBytes = kDeviceOneShotMostBytes;
   call.links = nullptr;
+  call.onDevice = true;
   if (paysLevels(call)) {
     call.forced = "hierarchical";
   }

@@ -25,6 +25,11 @@ double stepsBetween(AlgorithmId algorithm, const Grouping& nodes, int steps) {
     case AlgorithmId::RingBroadcast:
     case AlgorithmId::RingReduce:
       return static_cast<double>(steps) * crossings / nodes.ranks;
+    case AlgorithmId::HierarchicalRingAllReduce:
+      return 2.0 * ringTurns(nodes) * (nodes.nodes - 1);
+    case AlgorithmId::HierarchicalRingReduceScatter:
+    case AlgorithmId::HierarchicalRingAllGather:
+      return ringTurns(nodes) * (nodes.nodes - 1);
     case AlgorithmId::HierarchicalAllReduce:
       return 2;
     case AlgorithmId::HierarchicalReduceScatter:
@@ -53,6 +58,9 @@ bool stallsEveryRound(AlgorithmId algorithm, int ahead) {
     case AlgorithmId::OneShotAllReduce:
     case AlgorithmId::TwoShotAllReduce:
     case AlgorithmId::DoublingAllReduce:
+    case AlgorithmId::HierarchicalRingAllReduce:
+    case AlgorithmId::HierarchicalRingReduceScatter:
+    case AlgorithmId::HierarchicalRingAllGather:
       return true;
     case AlgorithmId::HierarchicalAllReduce:
     case AlgorithmId::HierarchicalReduceScatter:
@@ -89,19 +97,26 @@ bool isChain(AlgorithmId algorithm) {
 AlgorithmId algorithmOf(int kind, Algorithm family, bool severalNodes) {
   using enum AlgorithmId;
   const bool ring = family == Algorithm::Ring, tree = family == Algorithm::Tree;
-  const bool levels = family == Algorithm::Hierarchical && severalNodes;
+  const bool levelsRing = family == Algorithm::HierarchicalRing && severalNodes;
+  const bool levels = levelsRing || (family == Algorithm::Hierarchical && severalNodes);
   switch (kind) {
     case pealStatReduceScatter:
-      return ring ? RingReduceScatter : levels ? HierarchicalReduceScatter : DirectReduceScatter;
+      return ring         ? RingReduceScatter
+             : levelsRing ? HierarchicalRingReduceScatter
+             : levels     ? HierarchicalReduceScatter
+                          : DirectReduceScatter;
     case pealStatAllGather:
-      return ring ? RingAllGather : levels ? HierarchicalAllGather : DirectAllGather;
+      return ring         ? RingAllGather
+             : levelsRing ? HierarchicalRingAllGather
+             : levels     ? HierarchicalAllGather
+                          : DirectAllGather;
     case pealStatBroadcast:
       return ring ? RingBroadcast : levels ? HierarchicalBroadcast : tree ? TreeBroadcast : DirectBroadcast;
     case pealStatReduce:
       return ring ? RingReduce : levels ? HierarchicalReduce : tree ? TreeReduce : DirectReduce;
     case pealStatAllReduce:
       if (ring || levels) {
-        return ring ? RingAllReduce : HierarchicalAllReduce;
+        return ring ? RingAllReduce : levelsRing ? HierarchicalRingAllReduce : HierarchicalAllReduce;
       }
       return tree ? DoublingAllReduce : family == Algorithm::OneShot ? OneShotAllReduce : TwoShotAllReduce;
     default:  // a barrier

@@ -31,11 +31,14 @@ constexpr int kMostAhead = 3;
 constexpr size_t kLeastChunkBytes = 8192;
 
 constexpr std::array<Algorithm, kAlgorithmFamilies> kFamilies{
-    Algorithm::Hierarchical, Algorithm::Tree, Algorithm::OneShot, Algorithm::TwoShot, Algorithm::Ring};
+    Algorithm::Hierarchical, Algorithm::Tree, Algorithm::OneShot,
+    Algorithm::TwoShot,      Algorithm::Ring, Algorithm::HierarchicalRing};
 
 bool reduces(int kind) {
   return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
 }
+
+bool scatters(int kind) { return kind == pealStatReduceScatter || kind == pealStatAllGather; }
 
 bool severalNodes(const TunerQuestion& question) {
   return question.nodes != nullptr && question.nodes->nodes > 1;
@@ -46,6 +49,11 @@ bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
     case Algorithm::OneShot:
     case Algorithm::TwoShot:
       return true;
+    case Algorithm::HierarchicalRing:
+      if (question.onDevice) {
+        return false;  // the kernels have no such text
+      }
+      break;
     case Algorithm::Ring:
     case Algorithm::Hierarchical:
     case Algorithm::Tree:
@@ -57,8 +65,8 @@ bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
 
 // Only all-reduce has two shots, a barrier has no ring, reduce-scatter and all-gather have no tree; and on
 // one node hierarchical algorithms are the direct ones. With every rank on a node of its own they are, too,
-// but that they run ahead in single messages where bursts are better. The direct form stands for the missing
-// one.
+// but that they run ahead in single messages where bursts are better; and a ring between nodes is the ring.
+// The direct form stands for the missing one.
 Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
   const int kind = question.kind;
   const bool allReduce = kind == pealStatAllReduce;
@@ -73,11 +81,16 @@ Algorithm standIn(Algorithm algorithm, const TunerQuestion& question) {
       }
       return allReduce ? Algorithm::TwoShot : Algorithm::OneShot;
     case Algorithm::Tree:
-      return kind == pealStatReduceScatter || kind == pealStatAllGather ? Algorithm::OneShot : algorithm;
+      return scatters(kind) ? Algorithm::OneShot : algorithm;
     case Algorithm::TwoShot:
       return allReduce ? algorithm : Algorithm::OneShot;
     case Algorithm::Ring:
       return kind == pealStatBarrier ? Algorithm::OneShot : algorithm;
+    case Algorithm::HierarchicalRing:
+      if (!severalNodes(question) || (!allReduce && !scatters(kind))) {
+        return standIn(Algorithm::Hierarchical, question);
+      }
+      return question.nodes->nodes == question.size ? Algorithm::Ring : algorithm;
     case Algorithm::OneShot:
       break;
   }
@@ -152,11 +165,7 @@ Algorithm byThreshold(const TunerQuestion& question) {
 
 }  // namespace
 
-const char* algorithmName(Algorithm algorithm) {
-  constexpr std::array<const char*, kAlgorithmFamilies> kNames{"ring", "one_shot", "two_shot", "hierarchical",
-                                                               "tree"};
-  return kNames[static_cast<size_t>(algorithm)];
-}
+const char* algorithmName(Algorithm algorithm) { return kAlgorithmNames[static_cast<size_t>(algorithm)]; }
 
 bool isAlgorithmName(std::string_view name) {
   return name == "auto" || std::any_of(kFamilies.begin(), kFamilies.end(),
@@ -245,12 +254,16 @@ Result<Choice> choose(const TunerQuestion& question) {
     }
     legal += fmt::format("{}{}", legal.empty() ? "" : ", ", algorithmName(algorithm));
   }
+  const char* const why = question.forced == algorithmName(Algorithm::HierarchicalRing) && question.onDevice
+                              ? " on GPUs"
+                          : question.deterministic ? " with the deterministic option"
+                                                   : "";
   return Error{
       pealInvalidUsage,
       fmt::format(
           "PEAL_ALGO={}, or pealCommForceAlgorithm of it, is not legal for this operation{}; legal are: {}. "
           "To let the tuner choose, unset PEAL_ALGO, or force \"auto\".",
-          question.forced, question.deterministic ? " with the deterministic option" : "", legal)};
+          question.forced, why, legal)};
 }
 
 }  // namespace peal

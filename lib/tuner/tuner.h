@@ -35,6 +35,7 @@ struct TunerQuestion {
   int slots = 2;                     // of a link
   int burst = 1;                     // full messages that are best posted together (Endpoint::burst)
   const LinkTable* links = nullptr;  // where there are several nodes
+  bool onDevice = false;             // GPUs run it
 };
 
 // An illegal forced algorithm is an error that lists the legal ones.

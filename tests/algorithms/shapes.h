@@ -61,11 +61,18 @@ inline constexpr AlgorithmId kFlatAlgorithms[kFlatAlgorithmCount] = {
     AlgorithmId::DirectBroadcast,  AlgorithmId::DirectReduce};
 
 inline constexpr AlgorithmId kNodeAlgorithms[kAlgorithmCount - kFlatAlgorithmCount] = {
-    AlgorithmId::HierarchicalAllReduce, AlgorithmId::HierarchicalReduceScatter,
-    AlgorithmId::HierarchicalAllGather, AlgorithmId::HierarchicalBroadcast,
-    AlgorithmId::HierarchicalReduce,    AlgorithmId::DoublingAllReduce,
-    AlgorithmId::TreeBroadcast,         AlgorithmId::TreeReduce,
-    AlgorithmId::StagedTwoShot};
+    AlgorithmId::HierarchicalAllReduce,
+    AlgorithmId::HierarchicalReduceScatter,
+    AlgorithmId::HierarchicalAllGather,
+    AlgorithmId::HierarchicalBroadcast,
+    AlgorithmId::HierarchicalReduce,
+    AlgorithmId::DoublingAllReduce,
+    AlgorithmId::TreeBroadcast,
+    AlgorithmId::TreeReduce,
+    AlgorithmId::StagedTwoShot,
+    AlgorithmId::HierarchicalRingAllReduce,
+    AlgorithmId::HierarchicalRingReduceScatter,
+    AlgorithmId::HierarchicalRingAllGather};
 
 // Ranks on nodes; owns the table.
 class Placement {

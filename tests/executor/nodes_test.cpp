@@ -250,15 +250,18 @@ std::vector<Case> casesFor(int ranks, int slots) {
   int number = 0;
   for (const int kind :
        {pealStatAllReduce, pealStatReduceScatter, pealStatAllGather, pealStatBroadcast, pealStatReduce}) {
-    for (const Algorithm algorithm :
-         {Algorithm::Hierarchical, Algorithm::Tree, Algorithm::TwoShot, Algorithm::Ring}) {
+    for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::Tree, Algorithm::TwoShot,
+                                      Algorithm::Ring, Algorithm::HierarchicalRing}) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{37}, size_t{4001}, size_t{20011}}) {
         for (const pealDataType_t type : kTypes) {
           for (const bool inPlace : {false, true}) {
             ++number;
             const int most = kind == pealStatAllReduce ? (slots - 1) / 2 : slots - 1;
             const bool flat = algorithm == Algorithm::TwoShot || algorithm == Algorithm::Ring;
-            if (number % kEvery != 0 || (flat && count != 4001)) {
+            // A root's forms of the ring between nodes are the hierarchical ones.
+            const bool same =
+                algorithm == Algorithm::HierarchicalRing && !scatters(kind) && kind != pealStatAllReduce;
+            if (number % kEvery != 0 || (flat && count != 4001) || same) {
               continue;
             }
             cases.push_back({kind, algorithm, type, kOps[number % 3], count, inPlace, number % ranks,
@@ -295,10 +298,11 @@ TEST_P(OnPretendedNodes, AnEpilogueChangesEveryElementOnce) {
   for (const int slots : {2, 5}) {
     runOn(GetParam(), slots, [&](Runner& runner, int, int) {
       int number = 0;
-      for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::TwoShot, Algorithm::Ring}) {
+      for (const Algorithm algorithm :
+           {Algorithm::Hierarchical, Algorithm::TwoShot, Algorithm::Ring, Algorithm::HierarchicalRing}) {
         for (const size_t count : {size_t{0}, size_t{37}, size_t{4001}, size_t{20011}}) {
           for (const bool inPlace : {false, true}) {
-            const bool staged = algorithm != Algorithm::Ring;
+            const bool staged = algorithm == Algorithm::Hierarchical || algorithm == Algorithm::TwoShot;
             runner.expectRight({pealStatAllReduce, algorithm, pealBfloat16, pealSum, count, inPlace, 0,
                                 number % 3 == 0, staged ? number % ((slots - 1) / 2 + 1) : 0, true});
             ++number;
@@ -311,7 +315,7 @@ TEST_P(OnPretendedNodes, AnEpilogueChangesEveryElementOnce) {
 
 // Numbers whose sum depends on the order: the same bits on all ranks, and again.
 TEST_P(OnPretendedNodes, AllRanksGetTheSameBitsOnEveryRun) {
-  for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::Tree}) {
+  for (const Algorithm algorithm : {Algorithm::Hierarchical, Algorithm::Tree, Algorithm::HierarchicalRing}) {
     for (const pealDataType_t type : {pealFloat32, pealBfloat16}) {
       std::mutex mutex;
       std::vector<std::vector<std::byte>> results;

@@ -60,6 +60,13 @@ class Collectives(HostsTest):
         for per_host in [(2, 2), (3, 1)]:
             self.check_layout(per_host, "robin")
 
+    def test_by_a_ring_between_nodes(self):
+        # On four nodes, of which one is larger than the others: more than one turn.
+        with Hosts(4) as made:
+            for collective in ("all_reduce", "all_gather"):
+                self.assert_right(run_ranks(made, (2, 1, 1, 1), [bench(collective), "-b", "4", "-e", "600K", "-f", "387", "-n", "2",
+                                                                 "-w", "1"], PEAL_ALGO="hierarchical_ring"))
+
     def test_by_each_network(self):
         for network in ("tcp", "ucx"):
             with self.subTest(network), Hosts(2) as made:
@@ -167,10 +174,11 @@ class Traffic(HostsTest):
 
     def test_hierarchical_all_reduce_sends_each_shard_once(self):
         size = 4 << 20
-        for per_host in [(2, 2), (4, 4)]:
-            # Between two nodes every element goes once each way: 2 (R - 1)/R x S from each node.
-            for sent in self.wire_bytes(per_host, size, 4, PEAL_ALGO="hierarchical"):
-                self.assertAlmostEqual(sent / size, 1.0, delta=0.03, msg=f"{per_host}")
+        for per_host, algorithm in [((2, 2), "hierarchical"), ((4, 4), "hierarchical"), ((2, 2, 2), "hierarchical_ring")]:
+            # Every element goes once each way: 2 (R - 1)/R x S from each node.
+            share = 2 * (len(per_host) - 1) / len(per_host)
+            for sent in self.wire_bytes(per_host, size, 4, PEAL_ALGO=algorithm):
+                self.assertAlmostEqual(sent / size / share, 1.0, delta=0.03, msg=f"{per_host}, {algorithm}")
 
 
 class Faults(HostsTest):

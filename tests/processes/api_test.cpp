@@ -319,7 +319,8 @@ TEST(Api, AnAlgorithmCanBeForcedCallByCall) {
     }
     EXPECT_EQ(sentBy(comm, "auto"), sentBy(comm, nullptr));
     EXPECT_EQ(pealCommForceAlgorithm(comm, "rings"), pealInvalidArgument);
-    EXPECT_NE(std::string(pealGetLastError(nullptr)).find("hierarchical, tree, one_shot, two_shot, ring"),
+    EXPECT_NE(std::string(pealGetLastError(nullptr))
+                  .find("hierarchical, tree, one_shot, two_shot, ring, hierarchical_ring"),
               std::string::npos)
         << pealGetLastError(nullptr);
     PEAL_EXPECT_OK(pealGroupStart());

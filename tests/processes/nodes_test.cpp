@@ -144,7 +144,8 @@ TEST_P(OnNodes, EveryCollectiveIsRight) {
 
 INSTANTIATE_TEST_SUITE_P(Nodes, OnNodes,
                          ::testing::Values(Row{{0, 1}, "auto"}, Row{{0, 1, 0, 1}, "hierarchical"},
-                                           Row{{0, 0, 0, 1}, "hierarchical"}, Row{{0, 0, 1, 1}, "tree"}));
+                                           Row{{0, 0, 0, 1}, "hierarchical"}, Row{{0, 0, 1, 1}, "tree"},
+                                           Row{{0, 1, 1, 2}, "hierarchical_ring"}));
 
 // The deterministic option between nodes: rank order, bit for bit.
 TEST(OnNodesDeterministic, EqualsThePlainLoop) {

@@ -1,5 +1,5 @@
 // Random collective calls against a plain loop: data type, operation, count, root, number of ranks, in place
-// or not, registered memory or not, grouped or not, on a stream or not.
+// or not, registered memory or not, grouped or not, on a stream or not, any algorithm.
 #include <cstring>
 #include <random>
 
@@ -109,7 +109,15 @@ void reference(const Call& call, int index, int size, size_t i, std::byte* to) {
   store(call.type, value, to);
 }
 
-Call makeCall(std::mt19937_64& random, int size) {
+// Half of the calls leave the choice to the tuner.
+const char* anyAlgorithm(std::mt19937_64& random) {
+  constexpr const char* kNames[]{"ring", "one_shot", "two_shot", "hierarchical", "tree", "hierarchical_ring"};
+  const uint64_t which = random() % (2 * std::size(kNames));
+  return which < std::size(kNames) ? kNames[which] : nullptr;
+}
+
+// roundsOften: partial sums are rounded on their way.
+Call makeCall(std::mt19937_64& random, int size, bool roundsOften) {
   constexpr int kKinds[]{pealStatAllReduce, pealStatReduceScatter, pealStatAllGather, pealStatBroadcast,
                          pealStatReduce,    pealStatSend,          pealStatBarrier};
   constexpr size_t kCounts[]{0, 1, 2, 3, 7, 31, 64, 1021, 4096, 16385, 40009};
@@ -117,8 +125,8 @@ Call makeCall(std::mt19937_64& random, int size) {
   call.kind = kKinds[random() % std::size(kKinds)];
   call.type = static_cast<pealDataType_t>(random() % pealNumTypes);
   call.op = static_cast<int>(random() % (pealNumOps + 1));
-  if (call.type == pealFloat8e5m2 && pretendedNodes() > 1) {
-    call.type = pealFloat16;  // sums of a node's ranks are rounded on their way, and need more digits
+  if (elementBytes(call.type) == 1 && !isInteger(call.type) && roundsOften) {
+    call.type = pealFloat16;  // partial sums need more digits
   }
   call.count = kCounts[random() % std::size(kCounts)];
   call.root = static_cast<int>(random() % static_cast<uint64_t>(size));
@@ -308,10 +316,12 @@ void playRandomCalls(pealComm_t comm, int rank, int size, uint64_t seed) {
   for (int index = 0; index < kCallsPerSize;) {
     const bool grouped = random() % 2 == 0;
     const bool onStream = random() % 2 == 0;
+    const char* const algorithm = anyAlgorithm(random);
     std::vector<Call> calls(grouped ? 1 + random() % 4 : 1);
     for (Call& call : calls) {
-      call = makeCall(random, size);
+      call = makeCall(random, size, algorithm != nullptr || pretendedNodes() > 1);
     }
+    PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, algorithm));
     std::vector<std::unique_ptr<Running>> running;
     std::vector<pealRedOp_t> ops;
     for (const Call& call : calls) {

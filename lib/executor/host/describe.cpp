@@ -27,6 +27,11 @@ const char* digestOp(const Digest& digest) {
   return digest.op < pealNumOps ? opName(static_cast<pealRedOp_t>(digest.op)) : "none";
 }
 
+std::string digestAlgorithm(const Digest& digest) {
+  return digest.algorithm < kAlgorithmFamilies ? kAlgorithmNames[digest.algorithm]
+                                               : fmt::format("unknown algorithm {}", digest.algorithm);
+}
+
 }  // namespace
 
 const char* collectiveName(int kind) {
@@ -64,7 +69,7 @@ std::string disagreement(const Digest& mine, int myRank, const Digest& theirs, i
   differ("the root", mine.root, theirs.root);
   if (text.empty()) {  // the user's arguments agree: then the call order or the configuration does not
     differ("the number of the call", mine.sequence, theirs.sequence);
-    differ("the algorithm", static_cast<int>(mine.algorithm), static_cast<int>(theirs.algorithm));
+    differ("the algorithm", digestAlgorithm(mine), digestAlgorithm(theirs));
   }
   return text;
 }

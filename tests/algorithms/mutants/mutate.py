@@ -277,6 +277,73 @@ TREE = [
     ("treeReduce", "port.sumSend(treeHead(nodes, place & (place - 1), root), c);", "port.sumSend(root, c);"),
 ]
 
+HIERARCHICAL_RING = [
+    ("RingTurn", "const int past = ((local - first) % size + size) % size;", "const int past = local % size;",
+     "hierarchicalRingReduceScatter"),
+    ("RingTurn", "return past < count ? first + past : -1;", "return first + past;", "hierarchicalRingAllGather"),
+    ("eachRingTurn", "const int count = nodes.smallestNode(), most = nodes.largestNode();",
+     "const int count = nodes.largestNode(), most = count;", "hierarchicalRingReduceScatter"),
+    ("eachRingTurn", "const int count = nodes.smallestNode(), most = nodes.largestNode();",
+     "const int count = nodes.smallestNode(), most = count;", "hierarchicalRingAllGather"),
+    ("ringOwner", "return local >= 0 && local < nodes.nodeSize(ownersNode) ? nodes.rank(ownersNode, local) : -1;",
+     "return local >= 0 ? nodes.rank(ownersNode, local % nodes.nodeSize(ownersNode)) : -1;",
+     "hierarchicalRingAllReduce"),
+    ("nodeBefore", "return (node + nodes.nodes - 1) % nodes.nodes;", "return (node + 1) % nodes.nodes;",
+     "hierarchicalRingAllReduce"),
+
+    ("ringSumStep", "port.send(peer, round.chunk(owner));", "port.send(peer, round.chunk(own));",
+     "hierarchicalRingReduceScatter"),
+    ("ringSumStep", "port.send(peer, round.chunk(owner));", "port.sendOut(peer, round.chunk(owner));",
+     "hierarchicalRingAllReduce"),
+    ("ringSumStep", "for (int i = 1; i < nodes.nodeSize(node); ++i) {", "for (int i = 2; i < nodes.nodeSize(node); ++i) {",
+     "hierarchicalRingReduceScatter"),
+    ("ringSumStep", "if (nodeAfter(nodes, ownersNode) != node && nodes.nodes > 1) {",
+     "if (ownersNode != node && nodes.nodes > 1) {", "hierarchicalRingReduceScatter"),
+    ("ringSumStep", "port.hold(agentOf(nodes, nodeBefore(nodes, node), owner), c);",
+     "port.hold(agentOf(nodes, nodeAfter(nodes, node), owner), c);", "hierarchicalRingReduceScatter"),
+    ("ringSumStep", "holdNode(port, nodes, c);", "port.holdIn(c);", "hierarchicalRingAllReduce"),
+    ("ringSumStep", "port.sumCopy(c);", "port.sumKeep(c);", "hierarchicalRingReduceScatter"),
+    ("ringSumStep", "port.sumSend(agentOf(nodes, nodeAfter(nodes, node), owner), c);", "port.sumSend(owner, c);",
+     "hierarchicalRingReduceScatter"),
+    ("ringSumTurn", "for (int k = 1; k <= nodes.nodes; ++k) {", "for (int k = 1; k < nodes.nodes; ++k) {",
+     "hierarchicalRingReduceScatter"),
+    ("ringSumTurn", "ringSumStep(port, round, nodes, turn, (node + nodes.nodes - k) % nodes.nodes);",
+     "ringSumStep(port, round, nodes, turn, (node + k) % nodes.nodes);", "hierarchicalRingAllReduce"),
+
+    ("ringSpreadStep", "if (nodeAfter(nodes, node) == ownersNode) {", "if (nodeBefore(nodes, node) == ownersNode) {",
+     "hierarchicalRingAllGather"),
+    ("ringSpreadStep", "port.recv(before, round.chunk(owner));",
+     "port.recvCopySend(before, agentOf(nodes, nodeAfter(nodes, node), owner), round.chunk(owner));",
+     "hierarchicalRingAllGather"),
+    ("ringSpreadStep", "port.recvCopySend(before, agentOf(nodes, nodeAfter(nodes, node), owner), round.chunk(owner));",
+     "port.recv(before, round.chunk(owner));", "hierarchicalRingAllReduce"),
+    ("ringSpreadStep", "port.recvCopySend(before, agentOf(nodes, nodeAfter(nodes, node), owner), round.chunk(owner));",
+     "port.recvReduceSend(before, agentOf(nodes, nodeAfter(nodes, node), owner), round.chunk(owner));",
+     "hierarchicalRingAllReduce"),
+    ("ringSpreadStep", "port.sendOut(localPeer(port, nodes, i), round.chunk(owner));",
+     "port.send(localPeer(port, nodes, i), round.chunk(owner));", "hierarchicalRingAllReduce"),
+    ("ringSpreadStep", "if (theirs >= 0) {", "if (theirs > 0) {", "hierarchicalRingAllGather"),
+    ("ringSpreadStep", "port.recv(peer, round.chunk(theirs));", "port.recv(peer, round.chunk(own));",
+     "hierarchicalRingAllGather"),
+    ("ringSpreadTurn", "if (turn.has(nodes.local(own))) {", "if (nodes.local(own) == turn.first) {",
+     "hierarchicalRingAllGather"),
+    ("ringSpreadTurn", "if (nodes.nodes > 1) {", "if (true) {", "hierarchicalRingAllGather"),
+    ("ringSpreadTurn", "port.sendOut(agentOf(nodes, nodeAfter(nodes, node), own), round.chunk(own));",
+     "port.send(agentOf(nodes, nodeAfter(nodes, node), own), round.chunk(own));", "hierarchicalRingAllReduce"),
+    ("ringSpreadTurn", "port.sendOut(localPeer(port, nodes, i), round.chunk(own));",
+     "port.sendOut(localPeer(port, nodes, 1), round.chunk(own));", "hierarchicalRingAllReduce"),
+    ("ringSpreadTurn", "if (turn.has(nodes.local(peer))) {", "if (turn.has(nodes.local(own))) {",
+     "hierarchicalRingAllGather"),
+    ("ringSpreadTurn", "for (int k = 1; k < nodes.nodes; ++k) {", "for (int k = 2; k < nodes.nodes; ++k) {",
+     "hierarchicalRingAllReduce"),
+
+    ("hierarchicalRingReduceScatter", "port.copyFinish(round.chunk(0));", "port.copy(round.chunk(0));"),
+    ("hierarchicalRingAllGather", "port.copy(round.chunk(port.rank()));", "port.copyFinish(round.chunk(port.rank()));"),
+    ("hierarchicalRingAllGather", "port.copy(round.chunk(port.rank()));", "port.copy(round.chunk(port.rank() + 1));"),
+    ("hierarchicalRingAllReduce", "hierarchicalRingReduceScatter(port, round, nodes);",
+     "port.copyFinish(round.chunk(port.rank()));"),
+]
+
 # What each algorithm takes besides port and round.
 ARGUMENTS = {
     "ringAllReduce": "", "ringReduceScatter": "", "ringAllGather": "", "ringBroadcast": ", call.root",
@@ -285,12 +352,15 @@ ARGUMENTS = {
     "hierarchicalAllReduce": ", nodes, call.stage", "hierarchicalReduceScatter": ", nodes, call.stage",
     "hierarchicalAllGather": ", nodes, call.stage", "hierarchicalBroadcast": ", call.root, nodes",
     "hierarchicalReduce": ", call.root, nodes", "doublingAllReduce": ", nodes",
-    "treeBroadcast": ", call.root, nodes", "treeReduce": ", call.root, nodes", "stagedTwoShot": ", call.stage"}
+    "treeBroadcast": ", call.root, nodes", "treeReduce": ", call.root, nodes", "stagedTwoShot": ", call.stage",
+    "hierarchicalRingAllReduce": ", nodes", "hierarchicalRingReduceScatter": ", nodes",
+    "hierarchicalRingAllGather": ", nodes"}
 # Headers with their defects, and what a copy of an algorithm from each needs, in this order.
 HEADERS = {"chunk.h": CHUNK, "ring.h": RING, "direct.h": DIRECT, "grouping.h": GROUPING,
-           "hierarchical.h": HIERARCHICAL, "tree.h": TREE}
+           "hierarchical.h": HIERARCHICAL, "hierarchical_ring.h": HIERARCHICAL_RING, "tree.h": TREE}
 NEEDS = {"ring.h": ["chunk.h", "ring.h"], "direct.h": ["chunk.h", "direct.h"],
          "hierarchical.h": ["chunk.h", "grouping.h", "hierarchical.h"],
+         "hierarchical_ring.h": ["chunk.h", "grouping.h", "hierarchical.h", "hierarchical_ring.h"],
          "tree.h": ["chunk.h", "grouping.h", "hierarchical.h", "tree.h"]}
 
 

@@ -14,7 +14,7 @@ class Mutate(unittest.TestCase):
     def run_with(self, change):
         """Runs mutate.py on the headers, ring.h changed by `change`; returns exit code, message, output."""
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("ring.h", "direct.h", "chunk.h", "grouping.h", "hierarchical.h", "tree.h"):
+            for name in ("ring.h", "direct.h", "chunk.h", "grouping.h", "hierarchical.h", "hierarchical_ring.h", "tree.h"):
                 text = (HEADERS / name).read_text(encoding="utf-8")
                 (Path(folder) / name).write_text(change(text) if name == "ring.h" else text, encoding="utf-8")
             output = Path(folder) / "mutants.cpp"

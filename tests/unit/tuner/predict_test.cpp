@@ -111,7 +111,9 @@ INSTANTIATE_TEST_SUITE_P(
                     AlgorithmId::TwoShotAllReduce, AlgorithmId::DirectReduceScatter,
                     AlgorithmId::DirectAllGather, AlgorithmId::DirectBroadcast, AlgorithmId::DirectReduce,
                     AlgorithmId::RingAllReduce, AlgorithmId::RingReduceScatter, AlgorithmId::RingAllGather,
-                    AlgorithmId::RingBroadcast, AlgorithmId::RingReduce),
+                    AlgorithmId::RingBroadcast, AlgorithmId::RingReduce,
+                    AlgorithmId::HierarchicalRingAllReduce, AlgorithmId::HierarchicalRingReduceScatter,
+                    AlgorithmId::HierarchicalRingAllGather),
     nameOf);
 
 }  // namespace

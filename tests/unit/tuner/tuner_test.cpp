@@ -122,7 +122,7 @@ TEST(Tuner, KeepsToRankOrderWhenAsked) {
       question.deterministic = true;
       const Algorithm algorithm = chosen(question);
       EXPECT_EQ(traitsOf(algorithmOf(kind, algorithm, true), *placement).order, SumOrder::Rank) << kind;
-      for (const char* forced : {"ring", "hierarchical", "tree"}) {
+      for (const char* forced : {"ring", "hierarchical", "tree", "hierarchical_ring"}) {
         question.forced = forced;
         const Result<Choice> choice = choose(question);
         ASSERT_FALSE(choice) << forced;
@@ -160,6 +160,42 @@ TEST(Tuner, ForcesWhatThereIsAndTheDirectFormOfWhatThereIsNot) {
   EXPECT_EQ(forced(pealStatBarrier, "ring", true), Algorithm::OneShot);
   EXPECT_EQ(forced(pealStatReduce, "two_shot", true), Algorithm::OneShot);
   EXPECT_EQ(forced(pealStatReduce, "ring", true), Algorithm::Ring);
+  EXPECT_EQ(forced(pealStatAllReduce, "hierarchical_ring", true), Algorithm::HierarchicalRing);
+  EXPECT_EQ(forced(pealStatAllReduce, "hierarchical_ring", false), Algorithm::TwoShot);
+  EXPECT_EQ(forced(pealStatReduce, "hierarchical_ring", true), Algorithm::Hierarchical);
+  EXPECT_EQ(forced(pealStatBarrier, "hierarchical_ring", true), Algorithm::Tree);
+}
+
+// Every rank on a node of its own: the ring between nodes is the ring.
+TEST(Tuner, HasNoSecondRingWhereEveryRankIsANode) {
+  const Placement apart(Placement::byNode({1, 1, 1}));
+  TunerQuestion question = questionOn(apart, pealStatAllReduce, 4096);
+  question.forced = "hierarchical_ring";
+  EXPECT_EQ(chosen(question), Algorithm::Ring);
+}
+
+// A node that owns most of the array would send all of it to each of the others; round the ring once.
+TEST(Tuner, TakesTheRingBetweenUnevenNodesWhereBytesCount) {
+  const Placement uneven(Placement::byNode({8, 2, 2, 2}));
+  for (const int kind : {pealStatAllReduce, pealStatAllGather}) {
+    EXPECT_EQ(chosen(questionOn(uneven, kind, size_t{64} << 20)), Algorithm::HierarchicalRing) << kind;
+    EXPECT_NE(chosen(questionOn(uneven, kind, 1024)), Algorithm::HierarchicalRing) << kind;
+  }
+}
+
+TEST(Tuner, RefusesTheRingBetweenNodesOnGpus) {
+  const Placement pairs(Placement::byNode({2, 2}));
+  DeviceQuestion question{
+      .call = questionOn(pairs, pealStatAllReduce, 4096), .llBytes = 4096, .ll128Bytes = 4096};
+  question.call.forced = "hierarchical_ring";
+  const Result<Choice> refused = chooseOnDevice(question);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, pealInvalidUsage);
+  EXPECT_NE(
+      refused.error().message.find("is not legal for this operation on GPUs; legal are: hierarchical, tree, "
+                                   "one_shot, two_shot, ring."),
+      std::string::npos)
+      << refused.error().message;
 }
 
 TEST(Tuner, SendsSumsOfChosenTermsInSimpleMessagesOnGpus) {
