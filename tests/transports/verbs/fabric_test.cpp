@@ -7,45 +7,10 @@
 #include <map>
 
 #include "lib/memory/registry.h"
-#include "tests/transports/verbs/fake.h"
-#include "tests/transports/verbs/ranks.h"
+#include "tests/transports/verbs/machines.h"
 
 namespace peal::test {
 namespace {
-
-verbs::Options options(size_t slotBytes = 1024, int slots = 4) {
-  verbs::Options made;
-  made.fabric = {slotBytes, slots};
-  made.pingLimitMs = 1000;
-  made.firstPauseMs = 5;
-  made.longestPauseMs = 100;
-  return made;
-}
-
-// Ranks over one World, each with the same devices at addresses of its own.
-struct Machines {
-  Machines(World& world, int size, const std::vector<std::string>& names) {
-    for (int rank = 0; rank < size; ++rank) {
-      std::vector<FakeDeviceSpec> devices;
-      for (size_t i = 0; i < names.size(); ++i) {
-        devices.push_back(
-            roceDevice(fmt::format("{}-{}", names[i], rank), fmt::format("10.0.{}.{}", i, rank + 1)));
-      }
-      libraries.push_back(std::make_unique<FakeVerbs>(world, rank, devices));
-    }
-  }
-  OpenFabric open(const verbs::Options& chosen) {
-    return [this, chosen](int rank) {
-      return verbs::VerbsFabric::open(*libraries[static_cast<size_t>(rank)], chosen);
-    };
-  }
-  std::vector<std::unique_ptr<FakeVerbs>> libraries;
-};
-
-void expectClean(const World& world) {
-  EXPECT_EQ(world.alive(), 0) << "objects of libibverbs were left behind";
-  EXPECT_EQ(world.violations(), 0);
-}
 
 TEST(VerbsFabric, MessagesOfAllSizesBothWaysOverSeveralQueuePairsAndPorts) {
   for (const bool delay : {false, true}) {
@@ -346,6 +311,7 @@ TEST(VerbsFabric, ARebuildThatFailsItselfIsTriedAgain) {
             << (self.fabric->fault() ? self.fabric->fault()->error.message : "the deadline passed");
         self.meet();
       });
+      EXPECT_TRUE(machines.libraries[0]->hasFailed()) << function << " " << count << ": was not called";
       expectClean(world);
     }
   }
@@ -657,61 +623,6 @@ TEST(VerbsFabric, MessagesOutliveTheirSender) {
     }
   });
   EXPECT_EQ(world.alive(), 0);
-}
-
-// ---- every call fails once ----
-
-struct Call {
-  const char* function;
-  int most;  // calls of one rank that are worth failing one by one
-};
-
-class VerbsCallFails : public ::testing::TestWithParam<Call> {};
-INSTANTIATE_TEST_SUITE_P(Calls, VerbsCallFails,
-                         ::testing::Values(Call{"getDeviceList", 1}, Call{"openDevice", 2},
-                                           Call{"queryDevice", 2}, Call{"queryPort", 2}, Call{"queryGid", 6},
-                                           Call{"allocPd", 2}, Call{"regMr", 4}, Call{"createCompChannel", 2},
-                                           Call{"createCq", 2}, Call{"createQp", 4}, Call{"modifyQp", 14},
-                                           Call{"postSend", 40}, Call{"postRecv", 90}, Call{"pollCq", 12}),
-                         [](const auto& row) { return row.param.function; });
-
-TEST_P(VerbsCallFails, WithoutACrashALeakOrASilence) {
-  const Call call = GetParam();
-  for (int count = 1; count <= call.most; ++count) {
-    World world;
-    Machines machines(world, 2, {"rxe", "mlx"});
-    FakeVerbs& failing = *machines.libraries[0];
-    failing.failOn(call.function, count);
-    verbs::Options chosen = options(256, 2);
-    chosen.queuePairs = 1;
-    chosen.pingLimitMs = 300;
-    const Result<void> opened = [&]() -> Result<void> {
-      const Result<std::unique_ptr<Fabric>> fabric = verbs::VerbsFabric::open(failing, chosen);
-      return fabric ? Result<void>{} : Result<void>(fabric.error());
-    }();
-    EXPECT_EQ(world.alive(), 0) << call.function << " " << count;
-    if (failing.hasFailed()) {  // no device is left, or one less
-      EXPECT_TRUE(opened || opened.error().message.size() > 30);
-      continue;
-    }
-    failing.failOn(call.function, count);
-    runFabrics(2, machines.open(chosen), [&](FabricRank& self) {
-      if (!self.connected) {
-        EXPECT_GT(self.connected.error().message.size(), 30U);
-        return;
-      }
-      const bool done = exchangeStreams(self, 12, 256, 10000);
-      if (!done) {
-        self.board.abandoned = true;
-        ASSERT_TRUE(self.fabric->fault() || self.rank == 1) << call.function << " " << count << ": a silence";
-      }
-      if (done) {
-        self.waitUntil([] { return false; }, 5);
-      }
-    });
-    EXPECT_EQ(world.alive(), 0) << call.function << " " << count;
-    EXPECT_EQ(world.violations(), 0) << call.function << " " << count;
-  }
 }
 
 }  // namespace

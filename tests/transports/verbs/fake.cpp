@@ -12,6 +12,7 @@ namespace peal::test {
 
 struct World::Channel : ibv_comp_channel {
   std::deque<ibv_cq*> events;
+  int users = 0;
 };
 
 struct World::Cq : ibv_cq {
@@ -77,6 +78,10 @@ int World::alive() const {
   const std::lock_guard lock(mutex_);
   return alive_;
 }
+int World::refused() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(refused_.size());
+}
 int World::violations() const {
   const std::lock_guard lock(mutex_);
   return violations_;
@@ -102,6 +107,17 @@ void World::breakQueuePairs(int rank, const std::string& device) {
       fail(*qp);
     }
   }
+}
+
+template <class Object>
+int World::destroy(Object* object, bool isRefused) {
+  if (isRefused) {
+    refused_.emplace_back(object);
+    return EBUSY;
+  }
+  delete object;
+  --alive_;
+  return 0;
 }
 
 void World::complete(Cq& cq, const ibv_wc& completion) {
@@ -303,9 +319,7 @@ ibv_context* FakeVerbs::openDevice(ibv_device* device) {
 }
 int FakeVerbs::closeDevice(ibv_context* context) {
   const std::lock_guard lock(world_.mutex_);
-  delete static_cast<Context*>(context);
-  --world_.alive_;
-  return 0;
+  return world_.destroy(static_cast<Context*>(context), fails("closeDevice"));
 }
 int FakeVerbs::queryDevice(ibv_context* context, ibv_device_attr* attributes) {
   const std::lock_guard lock(world_.mutex_);
@@ -357,10 +371,8 @@ int FakeVerbs::deallocPd(ibv_pd* pd) {
                                 [&](const auto& mr) { return mr.second->pd == pd; }) ||
                     std::any_of(world_.qps_.begin(), world_.qps_.end(),
                                 [&](const auto& qp) { return qp.second->pd == pd; });
-  world_.violations_ += used ? 1 : 0;
-  delete pd;
-  --world_.alive_;
-  return 0;
+  world_.violations_ += used && world_.refused_.empty() ? 1 : 0;
+  return world_.destroy(pd, fails("deallocPd") || used);
 }
 
 ibv_mr* FakeVerbs::regMr(ibv_pd* pd, void* address, size_t bytes, int access) {
@@ -388,10 +400,11 @@ ibv_mr* FakeVerbs::regMr(ibv_pd* pd, void* address, size_t bytes, int access) {
 }
 int FakeVerbs::deregMr(ibv_mr* mr) {
   const std::lock_guard lock(world_.mutex_);
-  world_.mrs_.erase(mr->lkey);
-  delete static_cast<World::Mr*>(mr);
-  --world_.alive_;
-  return 0;
+  const bool isRefused = fails("deregMr");
+  if (!isRefused) {
+    world_.mrs_.erase(mr->lkey);
+  }
+  return world_.destroy(static_cast<World::Mr*>(mr), isRefused);
 }
 
 ibv_comp_channel* FakeVerbs::createCompChannel(ibv_context* context) {
@@ -405,12 +418,15 @@ ibv_comp_channel* FakeVerbs::createCompChannel(ibv_context* context) {
   ++world_.alive_;
   return channel;
 }
-int FakeVerbs::destroyCompChannel(ibv_comp_channel* channel) {
+int FakeVerbs::destroyCompChannel(ibv_comp_channel* raw) {
   const std::lock_guard lock(world_.mutex_);
-  close(channel->fd);
-  delete static_cast<World::Channel*>(channel);
-  --world_.alive_;
-  return 0;
+  auto* channel = static_cast<World::Channel*>(raw);
+  world_.violations_ += channel->users > 0 && world_.refused_.empty() ? 1 : 0;
+  const bool isRefused = fails("destroyCompChannel") || channel->users > 0;
+  if (!isRefused) {
+    close(channel->fd);
+  }
+  return world_.destroy(channel, isRefused);
 }
 ibv_cq* FakeVerbs::createCq(ibv_context* context, int entries, ibv_comp_channel* channel) {
   const std::lock_guard lock(world_.mutex_);
@@ -421,21 +437,28 @@ ibv_cq* FakeVerbs::createCq(ibv_context* context, int entries, ibv_comp_channel*
   cq->context = context;
   cq->channel = channel;
   cq->cqe = entries;
+  ++static_cast<World::Channel*>(channel)->users;
   ++world_.alive_;
   return cq;
 }
-int FakeVerbs::destroyCq(ibv_cq* cq) {
+int FakeVerbs::destroyCq(ibv_cq* raw) {
   const std::lock_guard lock(world_.mutex_);
+  auto* cq = static_cast<World::Cq*>(raw);
   const bool used = std::any_of(world_.qps_.begin(), world_.qps_.end(),
                                 [&](const auto& qp) { return qp.second->send_cq == cq; });
-  world_.violations_ += used || static_cast<World::Cq*>(cq)->unacknowledged != 0 ? 1 : 0;
-  delete static_cast<World::Cq*>(cq);
-  --world_.alive_;
-  return 0;
+  world_.violations_ += (used && world_.refused_.empty()) || cq->unacknowledged != 0 ? 1 : 0;
+  const bool isRefused = fails("destroyCq") || used;
+  if (!isRefused) {
+    --static_cast<World::Channel*>(cq->channel)->users;
+  }
+  return world_.destroy(cq, isRefused);
 }
 int FakeVerbs::getCqEvent(ibv_comp_channel* raw, ibv_cq** cq) {
   const std::lock_guard lock(world_.mutex_);
   auto* channel = static_cast<World::Channel*>(raw);
+  if (fails("getCqEvent")) {
+    return -1;
+  }
   uint64_t one = 0;
   if (channel->events.empty() || read(channel->fd, &one, sizeof one) != sizeof one) {
     errno = EAGAIN;
@@ -527,12 +550,13 @@ int FakeVerbs::modifyQp(ibv_qp* raw, ibv_qp_attr* attributes, int mask) {
 int FakeVerbs::destroyQp(ibv_qp* raw) {
   const std::lock_guard lock(world_.mutex_);
   auto* qp = static_cast<World::Qp*>(raw);
-  auto* cq = static_cast<World::Cq*>(qp->send_cq);
-  std::erase_if(cq->entries, [&](const auto& entry) { return entry.first == qp->qp_num; });
-  world_.qps_.erase(qp->qp_num);
-  delete qp;
-  --world_.alive_;
-  return 0;
+  const bool isRefused = fails("destroyQp");
+  if (!isRefused) {
+    auto* cq = static_cast<World::Cq*>(qp->send_cq);
+    std::erase_if(cq->entries, [&](const auto& entry) { return entry.first == qp->qp_num; });
+    world_.qps_.erase(qp->qp_num);
+  }
+  return world_.destroy(qp, isRefused);
 }
 
 int FakeVerbs::postSend(ibv_qp* raw, ibv_send_wr* request) {

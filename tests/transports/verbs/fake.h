@@ -71,6 +71,7 @@ class World {
   void breakQueuePairs(int rank, const std::string& device = "");
 
   int alive() const;       // objects that were made and not destroyed
+  int refused() const;     // of them, those whose destruction failed: by plan, or because of one that did
   int violations() const;  // destroyed too early, queues overrun, receives missing
   uint64_t delivered() const;
   uint64_t completions() const;  // of sends
@@ -83,6 +84,9 @@ class World {
   struct Channel;
   struct Send;
 
+  // Frees an object, or keeps it until the World ends and returns EBUSY.
+  template <class Object>
+  int destroy(Object* object, bool isRefused);
   void complete(Cq& cq, const ibv_wc& completion);
   void fail(Qp& qp);
   void run(Qp& qp);
@@ -95,6 +99,7 @@ class World {
   std::map<uint32_t, Qp*> qps_;
   std::map<uint32_t, Mr*> mrs_;
   std::map<std::string, bool> cut_;
+  std::vector<std::shared_ptr<void>> refused_;
   uint32_t nextNumber_ = 17;
   uint32_t nextKey_ = 1000;
   int alive_ = 0;
