@@ -12,13 +12,13 @@
 // messages of those are of chunks that rank r is agent of, but for the next node's, which need not go there:
 // with even nodes S/N and R-2.
 //
-//   algorithm                      steps     elements sent by rank r                     roundings  slots
-//                                            inside a node              between nodes
-//   hierarchicalRingReduceScatter  R T       S - a(r) - b(r)            a(r)             R          2 (R = 2:
-//   1) hierarchicalRingAllGather      R T       (G-1) (a(r) + b(r))        f(r) + b(r)      0          2 (R =
-//   2: 1) hierarchicalRingAllReduce      2R T      both                       both             R          2
-//   (R = 2: 1)
+//   algorithm                      steps  elements sent by rank r                roundings
+//                                         inside a node          between nodes
+//   hierarchicalRingReduceScatter  R T    S - a(r) - b(r)        a(r)            R
+//   hierarchicalRingAllGather      R T    (G-1) (a(r) + b(r))    f(r) + b(r)     0
+//   hierarchicalRingAllReduce      2R T   both                   both            R
 //
+// Each needs 2 slots, between two nodes 1.
 // With even nodes T is 1, and a node sends what it does by hierarchical.h. With uneven ones it sends S at
 // most in an all-gather; there a node that owns most of the array sends all it owns to each of the others.
 // Roundings and steps: if both G and R exceed 1, exact for even nodes.
