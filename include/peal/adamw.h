@@ -45,7 +45,8 @@ typedef struct {
  * that GPU. Arrays aligned alike modulo 16 elements' bytes are quickest; any alignment to the element is
  * legal. No two arrays overlap. */
 typedef struct {
-  double beta1, beta2, epsilon;
+  double beta1, beta2;
+  double epsilon; /* from 1.2e-38: with less, elements whose gradients were all 0 would become NaN */
   float* master;
   float* moment1;
   float* moment2;

@@ -101,7 +101,9 @@ typedef struct pealZeroOptions {
   int prefetchDepth;
   pealZeroMissing_t missingGradients;
   double clipNorm; /* > 0: gradients are scaled so that their global norm is at most this; 0: off */
-  double beta1, beta2, epsilon, weightDecay; /* AdamW; the decay is decoupled: w -= lr * weightDecay * w */
+  /* AdamW; the decay is decoupled: w -= lr * weightDecay * w. epsilon: from 1.2e-38; with 0, which PyTorch
+   * takes, elements whose gradients were all 0 would become NaN. */
+  double beta1, beta2, epsilon, weightDecay;
   pealZeroMasterFormat_t master;
   int stochasticRounding; /* 1: an update rounds weights up or down at random, so that their mean is the
                              master. By bits that depend on seed, the number of the update and the element's

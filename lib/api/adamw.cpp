@@ -37,10 +37,10 @@ Result<void> checkState(const char* function, const void* gradient, const void* 
     return nullArgument(function, "state->control");
   }
   const auto isRate = [](double beta) { return beta >= 0 && beta < 1; };
-  if (!isRate(state->beta1) || !isRate(state->beta2) || !(state->epsilon >= 0)) {
+  if (!isRate(state->beta1) || !isRate(state->beta2) || !(state->epsilon >= kLeastEpsilon)) {
     return wrong(function, fmt::format("beta1 is {}, beta2 {} and epsilon {}; betas are at least 0 and below "
-                                       "1, epsilon is at least 0.",
-                                       state->beta1, state->beta2, state->epsilon));
+                                       "1, epsilon is at least {}.",
+                                       state->beta1, state->beta2, state->epsilon, kLeastEpsilon));
   }
   if (state->segmentCount > 0 && state->segments == nullptr) {
     return wrong(function, fmt::format("segments is NULL and segmentCount is {}.", state->segmentCount));

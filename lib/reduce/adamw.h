@@ -13,8 +13,12 @@
 
 namespace peal {
 
+// Above 0 in fp32, and not a denormal either: an element that never had a gradient has moments of 0, and its
+// update is 0 / (0 + epsilon).
+inline constexpr double kLeastEpsilon = 1.2e-38;
+
 struct AdamwSettings {
-  double beta1, beta2, epsilon, weightDecay;
+  double beta1, beta2, epsilon, weightDecay;  // epsilon: from kLeastEpsilon
 };
 
 // What the elements need, in the precision that they are computed in.

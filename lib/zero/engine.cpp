@@ -41,7 +41,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
       {"clipNorm", o.clipNorm, 0, 1e30},
       {"beta1", o.beta1, 0, below1},
       {"beta2", o.beta2, 0, below1},
-      {"epsilon", o.epsilon, 0, 1},
+      {"epsilon", o.epsilon, kLeastEpsilon, 1},
       {"weightDecay", o.weightDecay, 0, 1e6},
       {"master", static_cast<double>(o.master), 0, 2},
       {"stochasticRounding", static_cast<double>(o.stochasticRounding), 0, 1},

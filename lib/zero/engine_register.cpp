@@ -40,19 +40,20 @@ Result<void> checkGroup(const pealZeroGroup_t& group) {
     const char* name;
     double value, most;
     bool inherits;
+    double least = 0;
   };
   const double below1 = std::nextafter(1.0, 0.0);
   const std::array<GroupRange, 5> ranges{{{"learningRateFactor", group.learningRateFactor, 1e6, false},
                                           {"beta1", group.beta1, below1, true},
                                           {"beta2", group.beta2, below1, true},
-                                          {"epsilon", group.epsilon, 1, true},
+                                          {"epsilon", group.epsilon, 1, true, kLeastEpsilon},
                                           {"weightDecay", group.weightDecay, 1e6, true}}};
   for (const GroupRange& range : ranges) {
     const bool inherited = range.inherits && range.value == -1;
-    if (!inherited && !(range.value >= 0 && range.value <= range.most)) {
-      return Error{pealInvalidArgument,
-                   fmt::format("the group's {} is {}; it must be from 0 to {}{}", range.name, range.value,
-                               range.most, range.inherits ? ", or -1: that of the options" : "")};
+    if (!inherited && !(range.value >= range.least && range.value <= range.most)) {
+      return Error{pealInvalidArgument, fmt::format("the group's {} is {}; it must be from {} to {}{}",
+                                                    range.name, range.value, range.least, range.most,
+                                                    range.inherits ? ", or -1: that of the options" : "")};
     }
   }
   return {};

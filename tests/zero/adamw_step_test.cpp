@@ -114,6 +114,8 @@ TEST(AdamwStep, RefusesBadStates) {
   refused([](Shard&, pealAdamw_t& s) { s.control = nullptr; }, "state->control is NULL");
   refused([](Shard&, pealAdamw_t& s) { s.beta1 = 1; }, "beta1 is 1");
   refused([](Shard&, pealAdamw_t& s) { s.epsilon = NAN; }, "epsilon nan");
+  refused([](Shard&, pealAdamw_t& s) { s.epsilon = 0; }, "epsilon 0; betas");
+  refused([](Shard&, pealAdamw_t& s) { s.epsilon = 1e-46; }, "epsilon 1e-46; betas");  // 0 in fp32
   refused([](Shard&, pealAdamw_t& s) { s.segments = nullptr; }, "segments is NULL and segmentCount is 3");
   refused([](Shard& shard, pealAdamw_t&) { shard.segments[1].end = 99; },
           "segments[1].end is 99, below the 100");

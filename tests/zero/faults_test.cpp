@@ -185,6 +185,8 @@ TEST(Usage, NullsAndOptions) {
     refused("beta1 is 1", [](auto& o) { o.beta1 = 1; });
     refused("beta2 is nan", [](auto& o) { o.beta2 = std::numeric_limits<double>::quiet_NaN(); });
     refused("weightDecay is -1", [](auto& o) { o.weightDecay = -1; });
+    refused("epsilon is 0; it must be from 1.2e-38 to 1", [](auto& o) { o.epsilon = 0; });
+    refused("epsilon is 1e-46", [](auto& o) { o.epsilon = 1e-46; });
     refused("size", [](auto& o) { o.size = 4; });
     refused("magic", [](auto& o) { o.magic = 4; });
   });

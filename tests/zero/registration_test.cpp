@@ -288,6 +288,8 @@ TEST(Registration, RefusesWhatCannotBe) {
     refusedGroup("beta1 is 1;", [](auto& g) { g.beta1 = 1; });
     refusedGroup("beta2 is -0.5;", [](auto& g) { g.beta2 = -0.5; });
     refusedGroup("epsilon is nan;", [](auto& g) { g.epsilon = std::nan(""); });
+    refusedGroup("epsilon is 0; it must be from 1.2e-38 to 1", [](auto& g) { g.epsilon = 0; });
+    refusedGroup("epsilon is 1e-46;", [](auto& g) { g.epsilon = 1e-46; });
   });
 }
 
