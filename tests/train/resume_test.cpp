@@ -57,6 +57,39 @@ TEST_F(ResumeTest, threeStepsAndThreeMoreAreSix) {
   }
 }
 
+TEST_F(ResumeTest, metricsOfTheInterruptedRunAreKept) {
+  const auto linesOf = [](const std::string& path) {
+    std::vector<std::string> lines;
+    std::ifstream stream(path);
+    for (std::string line; std::getline(stream, line);) {
+      lines.push_back(line);
+    }
+    return lines;
+  };
+  for (const char* name : {"run.jsonl", "run.csv"}) {
+    SCOPED_TRACE(name);
+    const auto run = [&](Arguments more) {
+      more.insert(more.end(), {"--save", file("saved"), "--metrics", file(name)});
+      const CommandResult result = Command(commandLine(kTiny, steady(more))).wait();
+      EXPECT_EQ(result.exitCode, 0) << result.output;
+      return linesOf(file(name));
+    };
+    std::filesystem::remove_all(file("saved"));
+    run({"--steps", "3"});
+    const std::vector<std::string> first = run({"--steps", "2"});  // not continued: begins anew
+    const std::vector<std::string> both = run({"--steps", "5", "--resume", file("saved")});
+    ASSERT_GT(both.size(), first.size());
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), both.begin()));
+    const bool isCsv = std::string(name) == "run.csv";
+    const auto with = [&](const std::string& text) {
+      return std::count_if(both.begin(), both.end(),
+                           [&](const std::string& line) { return line.find(text) != std::string::npos; });
+    };
+    EXPECT_EQ(with(isCsv ? "step," : "\"event\":\"step\""), isCsv ? 1 + 5 : 5);
+    EXPECT_EQ(with(isCsv ? "event," : "\"event\":\"start\""), isCsv ? 1 : 2);
+  }
+}
+
 // Each step reads the same text, so that losses agree but for the order of the sums.
 TEST_F(ResumeTest, fewerAndMoreRanksReadTheSameText) {
   const std::vector<json> whole = train(steady({"--ranks", "4", "--steps", "5"}));

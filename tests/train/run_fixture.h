@@ -59,6 +59,7 @@ class RunTest : public testing::Test {
 
   // Runs to the end and expects success; returns the events of the metrics file.
   std::vector<json> train(const Arguments& more) {
+    std::filesystem::remove(file("metrics"));
     Arguments arguments = commandLine(kTiny, more);
     arguments.insert(arguments.end(), {"--metrics", file("metrics")});
     const CommandResult result = Command(arguments).wait();

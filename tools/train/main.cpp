@@ -55,14 +55,14 @@ int trainMain(int argc, char** argv) {
     throw tools::UsageError(pealZeroGetLastError(nullptr));
   }
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
-  MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "");
   if (launch.rank == 0 && !options.savePath.empty()) {
     checkSavePath(options.savePath);
   }
-
   if (launch.rank == 0 && !options.tracePath.empty()) {
     Tracer::checkPath(options.tracePath);
   }
+  MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "",
+                      options.resumePath.empty() ? Earlier::Dropped : Earlier::Kept);
 
   tools::RankSetup setup;
   setup.config.deterministic = 1;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,16 +34,19 @@ constexpr const char* kColumns[] = {"event",
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, Earlier earlier) : path_(path) {
   if (path.empty()) {
     return;
   }
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int keep = earlier == Earlier::Kept ? O_APPEND : O_TRUNC;
+  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | keep | O_CLOEXEC, 0666);
   isCsv_ = path.ends_with(".csv");
   if (fd_ < 0) {
     throw tools::UsageError(fmt::format("cannot write the metrics '{}': {}", path, std::strerror(errno)));
   }
-  if (isCsv_) {
+  struct stat status {};
+  const bool isEmpty = fstat(fd_, &status) != 0 || status.st_size == 0;
+  if (isCsv_ && isEmpty) {
     writeText(fmt::format("{}\n", fmt::join(kColumns, ",")));
   }
 }

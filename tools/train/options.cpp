@@ -216,7 +216,7 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
       ->group(group);
   app.add_option("--metrics,--json", options.metricsPath,
                  "Write everything measured as JSON lines, or the losses and times of the steps as CSV if it "
-                 "ends in .csv")
+                 "ends in .csv. With --resume what the file has is kept")
       ->type_name("FILE")
       ->group(group);
   app.add_option(
