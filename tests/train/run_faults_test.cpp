@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tests/train/run_fixture.h"
 
@@ -16,6 +17,10 @@ struct BadInput {
 
 TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
   const std::string empty = writeFile("empty", ""), latin = writeFile("latin", "caf\xe9 au lait");
+  const std::string link = file("link"), dangling = file("dangling");
+  std::filesystem::create_directory(file("empty-folder"));
+  std::filesystem::create_directory_symlink(file("empty-folder"), link);
+  std::filesystem::create_directory_symlink(file("nothing"), dangling);
   const std::string brief = writeFile("brief", "To be, or not to be, that is the question.\n");
   const BadInput cases[] = {
       {{"--text", "/no/such/text"}, "cannot open the text '/no/such/text': No such file or directory"},
@@ -48,12 +53,16 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
        "--unit-slots 2 cannot hold the 3 units that --no-reshard keeps"},
       {{"--embedding-decay", "nan"}, "--embedding-decay: nan is not a number from 0 to"},
       {{"--epsilon", "2"}, "--epsilon: 2 is not a number from 0 to 1"},
+      {{"--epsilon", "0"}, "the engine's epsilon is 0; it must be from 1.2e-38 to 1"},
       {{"--master", "remainder", "--stochastic-rounding"}, "--stochastic-rounding and --master remainder"},
       {{"--metrics", "/no/such/folder/metrics"}, "cannot write the metrics"},
       {{"--save", "/dev/null"}, "'/dev/null' exists and is no checkpoint"},
       {{"--save", "/dev/null/run.ckpt"}, "'/dev/null' is not a directory"},
       {{"--save", "/proc/run.ckpt"}, "cannot write checkpoints into '/proc'"},
       {{"--save", "/dev"}, "'/dev' exists and is no checkpoint"},
+      {{"--save", link}, "'" + link + "' is a symbolic link, which no save replaces"},
+      {{"--save", link + "/"}, "is a symbolic link, which no save replaces"},
+      {{"--save", dangling}, "'" + dangling + "' is a symbolic link, which no save replaces"},
       {{"--tokenizer", "words"}, "--tokenizer"},
       {{"--tokenizer", "bpe", "--vocabulary", "255"}, "--vocabulary"},
       {{"--trace", "/no/such/folder/trace"}, "cannot write the trace"},

@@ -128,8 +128,16 @@ void continueRun(TrainOptions& options, const Text& text, int size) {
 void checkSavePath(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code fault;
-  const fs::path target = fs::absolute(path, fault).lexically_normal();
-  const fs::path folder = target.has_filename() ? target.parent_path() : target.parent_path().parent_path();
+  const fs::path normal = fs::absolute(path, fault).lexically_normal();
+  const fs::path target =
+      normal.has_filename() ? normal : normal.parent_path();  // without a slash at its end
+  const fs::path folder = target.parent_path();
+  if (fs::is_symlink(target, fault)) {
+    throw UsageError(
+        fmt::format("'{}' is a symbolic link, which no save replaces: give --save the path that "
+                    "it stands for, or another name",
+                    path));
+  }
   if (fs::exists(target, fault) && !fs::exists(target / "manifest.txt", fault) &&
       (!fs::is_directory(target, fault) || !fs::is_empty(target, fault))) {
     throw UsageError(fmt::format("'{}' exists and is no checkpoint: give --save another name", path));
