@@ -410,16 +410,16 @@ PEAL_API pealResult_t pealZeroParameterInfo(pealZero_t zero, int id, pealZeroPar
  * updates and rank 0's userData (userBytes bytes of the caller's own, 1 GiB at most; may be NULL with 0;
  * ignored on the other ranks). The checkpoint appears at path at once and whole, on the disk, or not at all;
  * an older checkpoint there is replaced in the same instant, anything else there is refused. Parent
- * directories are made if missing. What killed saves left in the parent directory is removed. Needs a buffer
- * of 256 KiB, and 24 bytes per parameter. An error on one rank is an error on all; the engine stays usable
- * unless a rank died. */
+ * directories are made if missing. What killed saves left in the parent directory is removed. Needs buffers
+ * of less than 1 MiB, 24 bytes per parameter, and a copy of userData. An error on one rank is an error on
+ * all; the engine stays usable unless a rank died. */
 PEAL_API pealResult_t pealZeroSave(pealZero_t zero, const char* path, const void* userData, size_t userBytes);
 
 /* The same beside training. Begin, collective and between steps, copies the state (12 bytes for each element
- * that this rank owns, one Nth of them at every stage; 14 if weights are not the rounding of their master)
- * and returns while a thread writes the copy. Wait, collective, anywhere in the order of calls but the same
- * on all ranks, returns when the checkpoint is published, or with the error of any rank. One save at a time.
- * An engine destroyed before Wait publishes nothing. */
+ * that this rank owns, one Nth of them at every stage; 14 if weights are not the rounding of their master; 2
+ * for each frozen one) and returns while a thread writes the copy. Wait, collective, anywhere in the order of
+ * calls but the same on all ranks, returns when the checkpoint is published, or with the error of any rank.
+ * One save at a time. An engine destroyed before Wait publishes nothing. */
 PEAL_API pealResult_t pealZeroSaveBegin(pealZero_t zero, const char* path, const void* userData,
                                         size_t userBytes);
 PEAL_API pealResult_t pealZeroSaveWait(pealZero_t zero);
@@ -429,7 +429,7 @@ PEAL_API pealResult_t pealZeroSaveWait(pealZero_t zero);
  * and weightDecay must be those saved,
  * else pealInvalidUsage says which; the order of registration may differ. Everything is verified on all ranks
  * before anything is changed: after a refusal the engine is as it was. Each rank reads what it holds, twice,
- * through a buffer of 256 KiB. */
+ * through buffers of less than 1 MiB. */
 PEAL_API pealResult_t pealZeroLoad(pealZero_t zero, const char* path);
 
 /* path: the newest complete checkpoint among the directories in `directory` (the most updates, of those the

@@ -19,6 +19,12 @@ using checkpoint::Stream;
 using checkpoint::Stretch;
 using checkpoint::WeightType;
 
+namespace {
+
+constexpr uint64_t kFetchedElements = 16384;
+
+}  // namespace
+
 class Engine::State : public checkpoint::State {
  public:
   explicit State(Engine& engine) : engine_(engine) {}
@@ -76,7 +82,18 @@ class Engine::State : public checkpoint::State {
     return engine_.options_.convertWeights != 0 ? Conversion::Allowed : Conversion::Refused;
   }
 
+  // By pieces: what has to be computed or brought from a GPU is there a second time meanwhile.
   Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const override {
+    auto* into = static_cast<std::byte*>(to);
+    for (uint64_t done = 0; done < stretch.elements; done += kFetchedElements) {
+      const uint64_t count = std::min(kFetchedElements, stretch.elements - done);
+      PEAL_TRY(fetchPiece(stream, {stretch.parameter, stretch.begin + done, count}, into));
+      into += count * elementBytes(stream);
+    }
+    return {};
+  }
+
+  Result<void> fetchPiece(Stream stream, const Stretch& stretch, void* to) const {
     const Place at = place(stretch);
     const size_t size = stretch.elements * elementBytes(stream);
     if (stream == Stream::Weight || stream == Stream::Frozen) {

@@ -10,7 +10,7 @@
 namespace peal::zero::checkpoint {
 namespace {
 
-constexpr uint64_t kComparedElements = kBlockBytes / sizeof(float);
+constexpr uint64_t kComparedElements = 16384;
 
 }  // namespace
 
