@@ -108,6 +108,17 @@ struct Callee {
   }
 };
 
+// " (eth0)", or nothing if it has gone meanwhile.
+std::string interfaceOf(const Address& address) {
+  const Result<std::vector<InterfaceAddress>> locals = localAddresses();
+  for (const InterfaceAddress& local : locals ? *locals : std::vector<InterfaceAddress>()) {
+    if (local.address.sameHost(address)) {
+      return fmt::format(" ({})", local.interface);
+    }
+  }
+  return "";
+}
+
 // Somebody who called this rank.
 struct Caller {
   Socket socket;
@@ -142,12 +153,11 @@ class Meeting {
   }
 
   Result<std::vector<Connection>> run() {
-    bool failing = false;
     while (!complete() && !deadline_.passed()) {
       callOthers();
-      if (!failing && std::any_of(callees_.begin(), callees_.end(),
-                                  [](const Callee& callee) { return callee.exhausted(); })) {
-        failing = true;
+      if (!failing_ && std::any_of(callees_.begin(), callees_.end(),
+                                   [](const Callee& callee) { return callee.exhausted(); })) {
+        failing_ = true;
         deadline_ = Deadline::afterMs(std::min(deadline_.leftMs(), kAfterFailureMs));
       }
       turn();
@@ -373,18 +383,24 @@ class Meeting {
     }
   }
 
+  // Those who had not met this rank when it gave up because another is out of reach are not accused.
   Error failure() const {
     std::string text;
+    std::vector<int> abandoned = failing_ ? awaited_ : std::vector<int>();
     for (const Callee& callee : callees_) {
-      if (!callee.met) {
+      if (!callee.met && failing_ && !callee.exhausted()) {
+        abandoned.push_back(callee.rank);
+      } else if (!callee.met) {
         text += fmt::format("rank {} cannot reach rank {} for control messages: {}. ", rank_, callee.rank,
                             callee.reasons());
       }
     }
-    if (!awaited_.empty()) {
+    if (!abandoned.empty()) {
+      text += fmt::format("rank {} then waited no longer for {}. ", rank_, rankList(abandoned));
+    } else if (!awaited_.empty()) {
       std::string where;
       for (const Address& address : opened_.offered) {
-        where += (where.empty() ? "" : ", ") + address.text();
+        where += (where.empty() ? "" : ", ") + address.text() + interfaceOf(address);
       }
       text += fmt::format(
           "rank {} got no control connection from {}; it listens at {}; {} strangers "
@@ -399,6 +415,7 @@ class Meeting {
   const int size_;
   OpenedRoot opened_;
   Deadline deadline_ = Deadline::afterMs(0);
+  bool failing_ = false;  // a peer is out of reach: the others get a moment more
   Key key_{};
   std::list<Callee> callees_;
   std::list<Caller> callers_;

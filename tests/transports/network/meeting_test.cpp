@@ -55,16 +55,17 @@ struct Met {
   std::string error;
 };
 
-// Every rank is a node. `look` and `secret` are of rank 0, `lookOfLast` is the last rank's.
+// Every rank is a node. `look`, `secret` and `limitMs` are of rank 0, `lookOfLast` is the last rank's.
 std::vector<Met> meet(int size, const CardExchange::Look& look = nullptr, const Key& secret = kSecret,
-                      int limitMs = 20000, const CardExchange::Look& lookOfLast = nullptr) {
+                      int limitMs = 20000, const CardExchange::Look& lookOfLast = nullptr,
+                      int limitOfOthersMs = 20000) {
   ExchangeBoard board(size);
   std::vector<Met> met(static_cast<size_t>(size));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
       CardExchange exchange(board, rank, rank == 0 ? look : rank == size - 1 ? lookOfLast : nullptr);
-      MeetingOptions options{{}, "", Deadline::afterMs(limitMs)};
+      MeetingOptions options{{}, "", Deadline::afterMs(rank == 0 ? limitMs : limitOfOthersMs)};
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) {
           options.peers.push_back(peer);
@@ -122,7 +123,7 @@ TEST(Meeting, AnotherSecretIsRefusedAndSaid) {
   const auto count = [&](int rank, const Card& card) {
     addresses = rank == 1 ? card.addresses.size() : addresses;
   };
-  const std::vector<Met> met = meet(2, count, Key{9, 9, 9}, 1500);
+  const std::vector<Met> met = meet(2, count, Key{9, 9, 9}, 1500, nullptr, 1500);
   for (const Met& one : met) {
     EXPECT_TRUE(contains(one.error, "rank 0 cannot reach rank 1")) << one.error;
     EXPECT_TRUE(contains(one.error, "it is not that rank")) << one.error;
@@ -227,14 +228,32 @@ TEST(Meeting, APeerOutOfReachIsNamedWithAllItsAddressesAndWhy) {
       wrong = card.addresses;
     }
   };
-  const std::vector<Met> met = meet(2, spoil, kSecret, 1500);
+  const std::vector<Met> met = meet(2, spoil, kSecret, 1500, nullptr, 1500);
   for (const Met& one : met) {
     ASSERT_EQ(wrong.size(), 3U);
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_TRUE(contains(one.error, wrong[i].text() + ": Connection refused")) << one.error;
     }
     EXPECT_TRUE(contains(one.error, wrong[2].text() + ": connected, but nobody")) << one.error;
+    EXPECT_TRUE(contains(one.error, " (lo)")) << one.error;  // the last that rank 1 listens at
     EXPECT_TRUE(contains(one.error, "PEAL_INTERFACE")) << one.error;
+  }
+}
+
+// Rank 0 gives up soon because rank 1 refuses; rank 2, which is only slow, is not accused.
+TEST(Meeting, WhoWasNotWaitedForIsNotAccused) {
+  const Listening silent = listenAt(refusing());
+  Address mute = refusing();
+  mute.setPort(boundPort(silent.socket));
+  const auto spoil = [&](int rank, Card& card) {
+    if (rank > 0) {
+      card.addresses = {rank == 1 ? refusing() : mute};
+    }
+  };
+  for (const Met& one : meet(3, spoil, kSecret, 20000, nullptr, 1500)) {
+    EXPECT_TRUE(contains(one.error, "rank 0 cannot reach rank 1 for control messages")) << one.error;
+    EXPECT_TRUE(contains(one.error, "rank 0 then waited no longer for rank 2")) << one.error;
+    EXPECT_FALSE(contains(one.error, "rank 0 cannot reach rank 2")) << one.error;
   }
 }
 
