@@ -355,7 +355,8 @@ Result<void> Connector::pingAll() {
       link->ping(lane);
     }
   }
-  const Deadline limit = Deadline::afterMs(std::min(station_.options.pingLimitMs, deadline_.leftMs()));
+  const int limitMs = std::min(station_.options.pingLimitMs, deadline_.leftMs());
+  const Deadline limit = Deadline::afterMs(limitMs);
   std::string failures;
   for (bool waiting = true; waiting;) {
     waiting = false;
@@ -387,7 +388,7 @@ Result<void> Connector::pingAll() {
         fmt::format("queue pairs of verbs do not carry a ping within {} ms: {}. Check that the ports are "
                     "cabled to one fabric and that its routes and, for RoCE, the firewall (UDP port 4791) "
                     "let them through; leave a port out with PEAL_IB_DEVICES=^name.",
-                    station_.options.pingLimitMs, failures)};
+                    limitMs, failures)};
   }
   return {};
 }

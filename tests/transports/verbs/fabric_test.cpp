@@ -553,6 +553,24 @@ TEST(VerbsFabric, APingThatGetsNoAnswerNamesThePortsAndTheRemedy) {
   expectClean(world);
 }
 
+// With less time left than a ping may take, that is what the sentence says.
+TEST(VerbsFabric, APingThatTheDeadlineCutsShortSaysHowLongItWas) {
+  World world;
+  world.onMessage = [](const WireMessage&) { return Verdict{Verdict::Stall}; };
+  Machines machines(world, 2, {"rxe"});
+  verbs::Options patient = options();
+  patient.pingLimitMs = 600000;
+  runFabrics(
+      2, machines.open(patient),
+      [&](FabricRank& self) {
+        ASSERT_FALSE(self.connected);
+        const std::string& text = self.connected.error().message;
+        EXPECT_NE(text.find("do not carry a ping within"), std::string::npos) << text;
+        EXPECT_EQ(text.find("within 600000 ms"), std::string::npos) << text;
+      },
+      1000);
+}
+
 TEST(VerbsFabric, RanksThatDisagreeSayOnWhat) {
   World world;
   Machines machines(world, 2, {"rxe"});

@@ -106,7 +106,8 @@ using FabricBody = std::function<void(FabricRank&)>;
 
 // Runs body on `size` ranks that are peers of each other; connect() has been called, with what result the
 // body sees. The fabric ends after all bodies have ended; rank by rank, as they like.
-inline void runFabrics(int size, const OpenFabric& open, const FabricBody& body) {
+inline void runFabrics(int size, const OpenFabric& open, const FabricBody& body,
+                       int connectLimitMs = kRankLimitMs) {
   ExchangeBoard exchangeBoard(size);
   Switchboard board(size);
   std::vector<std::thread> threads;
@@ -124,7 +125,7 @@ inline void runFabrics(int size, const OpenFabric& open, const FabricBody& body)
           peers.push_back(peer);
         }
       }
-      self.connected = self.fabric->connect(exchange, peers, control, Deadline::afterMs(kRankLimitMs));
+      self.connected = self.fabric->connect(exchange, peers, control, Deadline::afterMs(connectLimitMs));
       body(self);
       self.fabric.reset();
     });
