@@ -56,7 +56,6 @@ NodeIdentity nodeIdentity() {
   }
   readHostId(node.hostId);
   node.networkNamespace = namespaceId("/proc/self/ns/net");
-  node.processNamespace = namespaceId("/proc/self/ns/pid");
   return node;
 }
 
@@ -72,10 +71,6 @@ bool sameNode(const NodeIdentity& a, const NodeIdentity& b) {
     return a.hostId == b.hostId;
   }
   return sameMachine(a, b) && a.networkNamespace == b.networkNamespace;
-}
-
-bool shareProcessIds(const NodeIdentity& a, const NodeIdentity& b) {
-  return sameNode(a, b) && a.processNamespace == b.processNamespace;
 }
 
 std::string nodeName(const NodeIdentity& node) {

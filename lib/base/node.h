@@ -15,7 +15,6 @@ struct NodeIdentity {
   std::array<char, 64> hostName{};  // for messages, and the stand-in for an unreadable bootId
   std::array<char, 64> hostId{};  // PEAL_HOST_ID, or a digest of it if it is long; if given it decides alone
   uint64_t networkNamespace = 0;  // abstract Unix sockets reach only inside one; 0 if unreadable
-  uint64_t processNamespace = 0;  // process ids mean the same only inside one; 0 if unreadable
 
   bool operator==(const NodeIdentity&) const = default;
 };
@@ -29,8 +28,6 @@ bool sameMachine(const NodeIdentity& a, const NodeIdentity& b);
 // Containers of one machine that have networks of their own are different nodes. A host id that either has
 // decides alone.
 bool sameNode(const NodeIdentity& a, const NodeIdentity& b);
-// Whether the two, on the same node, also know each other by process id.
-bool shareProcessIds(const NodeIdentity& a, const NodeIdentity& b);
 
 std::string nodeName(const NodeIdentity& node);  // the host name, "?" if there is none
 

@@ -10,7 +10,6 @@ TEST(Node, ThisMachineIsItself) {
   const NodeIdentity here = nodeIdentity();
   EXPECT_EQ(here, nodeIdentity());
   EXPECT_TRUE(sameNode(here, here));
-  EXPECT_TRUE(shareProcessIds(here, here));
   EXPECT_EQ(std::string(here.bootId.data()).size(), 36u) << "a UUID";
   EXPECT_NE(here.networkNamespace, 0u);
   EXPECT_NE(nodeName(here), "?");
@@ -26,10 +25,6 @@ TEST(Node, AnotherKernelOrNetworkIsAnotherNode) {
   ++other.networkNamespace;
   EXPECT_FALSE(sameNode(here, other));
   EXPECT_TRUE(sameMachine(here, other));
-  other = here;
-  ++other.processNamespace;
-  EXPECT_TRUE(sameNode(here, other));
-  EXPECT_FALSE(shareProcessIds(here, other));
 }
 
 TEST(Node, WithoutABootIdTheHostNameDecides) {
