@@ -257,6 +257,36 @@ TEST(UcxKill, AKilledPeerIsAFaultWithinSeconds) {
   }
 }
 
+// A rank that sends nothing has no send that fails: UCX's error handler alone tells it.
+TEST(UcxKill, ARankThatOnlyWaitsLearnsOfItToo) {
+  ExchangeBoard board(2);
+  const std::vector<ChildResult> results =
+      runProcesses(2, std::chrono::milliseconds(2 * kUcxLimitMs), [&](const Child& child) {
+        const int rank = child.index();
+        BoardExchange exchange(board, rank);
+        NoControl control;
+        Result<std::unique_ptr<Fabric>> fabric = openUcx({65536, 4}, kLoopback);
+        if (!fabric || !(*fabric)->connect(exchange, {1 - rank}, control, Deadline::afterMs(kUcxLimitMs)) ||
+            !exchange.allGather({})) {
+          child.say("cannot connect");
+          return 1;
+        }
+        if (rank == 1) {
+          raise(SIGKILL);
+        }
+        const Deadline deadline = Deadline::afterMs(kUcxLimitMs);
+        while (!(*fabric)->fault() && !deadline.passed()) {
+          (*fabric)->poll();
+        }
+        child.say((*fabric)->fault() ? (*fabric)->fault()->error.message : "a silence");
+        return 0;
+      });
+  EXPECT_EQ(results[0].exitCode, 0) << results[0].message << " signal " << results[0].signal;
+  EXPECT_NE(results[0].message.find("rank 0 lost rank 1: the connection over UCX ended"), std::string::npos)
+      << results[0].message;
+  EXPECT_EQ(results[1].signal, SIGKILL) << results[1].message;
+}
+
 TEST_F(UcxFaults, StrangersAreWarnedOfOnce) {
   failing.clear();
   UcxRanks ranks({&faulty_, nullptr}, {4096, 3});
