@@ -7,14 +7,38 @@
 namespace peal::test {
 namespace {
 
-Transport withPlan(RanksAre ranksAre, int misbehavingRank, const FaultPlan& plan) {
-  return {"faulty", ranksAre,
-          [=](Exchange& exchange, const TransportOptions& options) {
-            const bool behaves = exchange.rank() != misbehavingRank;
-            return connectOver(faultyTcp(behaves ? FaultPlan{} : plan), exchange, options);
-          },
-          true};
+std::vector<NamedFabric> allFabrics() {
+  std::vector<NamedFabric> rows{{"tcp_faulty", [](int) { return FabricCandidate{"tcp", openTcp}; }}};
+  for (NamedFabric& row : moreFabrics()) {
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
+
+class Faulty : public ::testing::TestWithParam<NamedFabric> {
+ protected:
+  // One rank has a plan, the others are wrapped too.
+  static Transport withPlan(RanksAre ranksAre, int misbehavingRank, const FaultPlan& plan) {
+    return {"faulty", ranksAre,
+            [=, fabric = GetParam()](Exchange& exchange, const TransportOptions& options) {
+              const bool behaves = exchange.rank() != misbehavingRank;
+              return connectOver(
+                  faultyFabric(fabric.candidate(exchange.rank()), behaves ? FaultPlan{} : plan), exchange,
+                  options);
+            },
+            true};
+  }
+};
+class FaultyProcesses : public Faulty {};
+std::vector<NamedFabric> fabricsBetweenProcesses() {
+  std::vector<NamedFabric> rows = allFabrics();
+  std::erase_if(rows, [](const NamedFabric& row) { return !row.betweenProcesses; });
+  return rows;
+}
+INSTANTIATE_TEST_SUITE_P(Fabrics, Faulty, ::testing::ValuesIn(allFabrics()),
+                         [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(Fabrics, FaultyProcesses, ::testing::ValuesIn(fabricsBetweenProcesses()),
+                         [](const auto& row) { return row.param.name; });
 
 // Sends to and receives from everybody until a fault, says it to the others as a communicator does, and
 // returns its sentence.
@@ -43,8 +67,8 @@ std::string workUntilFault(const Rank& self) {
   return error;
 }
 
-TEST(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
-  for (const uint64_t number : {1U, 2U, 17U, 64U}) {
+TEST_P(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
+  for (const uint64_t number : {1U, 17U, 64U}) {
     runRanks(withPlan(RanksAre::Threads, 1, {.dropAtMessage = number}), 3, {}, [&](const Rank& self) {
       const std::string error = workUntilFault(self);
       EXPECT_TRUE(contains(error, "the link from rank 1 to rank")) << error;
@@ -54,7 +78,7 @@ TEST(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
   }
 }
 
-TEST(Faulty, AMessageThatComesTwiceIsAFaultForAll) {
+TEST_P(Faulty, AMessageThatComesTwiceIsAFaultForAll) {
   for (const uint64_t number : {1U, 2U, 17U}) {
     runRanks(withPlan(RanksAre::Threads, 1, {.duplicateAtMessage = number}), 3, {}, [&](const Rank& self) {
       const std::string error = workUntilFault(self);
@@ -65,7 +89,48 @@ TEST(Faulty, AMessageThatComesTwiceIsAFaultForAll) {
   }
 }
 
-TEST(Faulty, ARankThatDiesAtAMessageIsNamed) {
+TEST_P(Faulty, AMessageThatIsLostIsAFaultForAll) {
+  for (const uint64_t number : {1U, 2U, 17U}) {
+    runRanks(withPlan(RanksAre::Threads, 1, {.loseAtMessage = number}), 3, {}, [&](const Rank& self) {
+      const std::string error = workUntilFault(self);
+      EXPECT_TRUE(contains(error, " of rank 1, where message ")) << error;
+      EXPECT_TRUE(contains(error, "lost some")) << error;
+      self.meet();
+    });
+  }
+}
+
+// Within the contract of a link, so all must be right.
+TEST_P(Faulty, LateMessagesAndRefusedCreditsAreNoFault) {
+  const FaultPlan plan{.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9};
+  runRanks(withPlan(RanksAre::Threads, 1, plan), 3, {}, [&](const Rank& self) {
+    for (int number = 0; number < 40; ++number) {
+      const size_t bytes = static_cast<size_t>(number) * 103 % 4097;
+      for (int step = 1; step < 3; ++step) {
+        const int peer = (self.rank + step) % 3;
+        sendMessage(self, peer, pattern(self.rank, number, bytes), digestOf(number));
+      }
+      for (int step = 1; step < 3; ++step) {
+        const int peer = (self.rank + step) % 3;
+        expectMessage(self, peer, pattern(peer, number, bytes), digestOf(number));
+      }
+    }
+    self.meet();
+  });
+}
+
+// Who wraps a fabric answers as it does.
+TEST_P(Faulty, WhatIsAskedOfTheFabricIsAnsweredByIt) {
+  const FabricCandidate candidate = GetParam().candidate(0);
+  const Result<std::unique_ptr<Fabric>> plain = candidate.open({4096, 3});
+  const Result<std::unique_ptr<Fabric>> wrapped = faultyFabric(candidate, {}).open({4096, 3});
+  ASSERT_TRUE(plain && wrapped);
+  EXPECT_EQ((*wrapped)->copiesReferences(), (*plain)->copiesReferences());
+  EXPECT_EQ((*wrapped)->burst(), (*plain)->burst());
+  EXPECT_EQ((*wrapped)->slotBytes(1 << 20), (*plain)->slotBytes(1 << 20));
+}
+
+TEST_P(FaultyProcesses, ARankThatDiesAtAMessageIsNamed) {
   for (const uint64_t number : {1U, 9U, 40U}) {
     const Transport transport = withPlan(RanksAre::Processes, 2, {.dieAtMessage = number});
     ExchangeBoard board(4);

@@ -3,5 +3,6 @@
 namespace peal::test {
 
 std::vector<Transport> moreTransports() { return {}; }
+std::vector<NamedFabric> moreFabrics() { return {}; }
 
 }  // namespace peal::test

@@ -92,10 +92,19 @@ inline Result<std::unique_ptr<Endpoint>> connectRouted(const FabricCandidate& fa
 // tests/rdma/rows_real.cpp.
 std::vector<Transport> moreTransports();
 
-inline FabricCandidate faultyTcp(const FaultPlan& plan) {
-  return {"faulty", [plan](const FabricOptions& options) -> Result<std::unique_ptr<Fabric>> {
-            Result<std::unique_ptr<Fabric>> inner = openTcp(options);
-            return inner ? makeFaulty(std::move(*inner), plan) : std::move(inner);
+// The fabric that it adds.
+struct NamedFabric {
+  const char* name;
+  std::function<FabricCandidate(int rank)> candidate;
+  bool betweenProcesses = true;
+};
+inline void PrintTo(const NamedFabric& fabric, std::ostream* stream) { *stream << fabric.name; }
+std::vector<NamedFabric> moreFabrics();
+
+inline FabricCandidate faultyFabric(const FabricCandidate& inner, const FaultPlan& plan) {
+  return {"faulty", [inner, plan](const FabricOptions& options) -> Result<std::unique_ptr<Fabric>> {
+            Result<std::unique_ptr<Fabric>> fabric = inner.open(options);
+            return fabric ? makeFaulty(std::move(*fabric), plan) : std::move(fabric);
           }};
 }
 inline std::vector<Transport> allTransports() {
@@ -111,8 +120,9 @@ inline std::vector<Transport> allTransports() {
     return connectRouted({"tcp", openTcp}, exchange, options);
   };
   const auto faulty = [](Exchange& exchange, const TransportOptions& options) {
-    return connectOver(faultyTcp({.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9}),
-                       exchange, options);
+    return connectOver(
+        faultyFabric({"tcp", openTcp}, {.seed = 7, .latePollsMost = 25, .refuseEvery = 3, .refusePolls = 9}),
+        exchange, options);
   };
   std::vector<Transport> rows{{"shm_threads", RanksAre::Threads, shm},
                               {"shm_processes", RanksAre::Processes, shm},

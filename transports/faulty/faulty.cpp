@@ -50,7 +50,7 @@ class FaultyLink final : public Link {
   }
   void post(size_t bytes, const Digest& digest) override {
     const std::byte* const data = std::exchange(staged_, nullptr);
-    if (!mayPost()) {
+    if (!mayPost() || loses()) {
       return;
     }
     const bool twice = duplicates();
@@ -70,6 +70,10 @@ class FaultyLink final : public Link {
     if (dropsNext()) {
       return mayPost();  // false: like a link without credit
     }
+    if (station_.plan.loseAtMessage == station_.posted + 1) {
+      ++station_.posted;
+      return loses();
+    }
     if (!inner_.tryPostReference(data, bytes, digest)) {
       return false;
     }
@@ -79,18 +83,19 @@ class FaultyLink final : public Link {
     return true;
   }
   bool canReference(const std::byte* data, size_t bytes) override { return inner_.canReference(data, bytes); }
+  void expect(std::byte* memory, size_t bytes) override { inner_.expect(memory, bytes); }
   bool drained() override {
     if (inner_.drained() && (drainedSeen_ == inner_.posted() || seen(credit_))) {
       drainedSeen_ = inner_.posted();
     }
     return drainedSeen_ == inner_.posted();
   }
-  uint64_t posted() const override { return inner_.posted(); }
+  uint64_t posted() const override { return inner_.posted() + lost_; }
   bool released(uint64_t count) override {
     if (count <= releasedSeen_) {
       return true;
     }
-    if (!inner_.released(count) || !seen(credit_)) {
+    if (!inner_.released(count - std::min(count, lost_)) || !seen(credit_)) {
       return false;
     }
     credit_.reset();
@@ -153,6 +158,13 @@ class FaultyLink final : public Link {
            station_.posted >= *station_.plan.duplicateAtMessage;
   }
 
+  // Of the message just posted.
+  bool loses() {
+    const bool isLost = station_.plan.loseAtMessage == station_.posted;
+    lost_ += isLost ? 1 : 0;
+    return isLost;
+  }
+
   // False: the message is lost.
   bool mayPost() {
     const uint64_t number = ++station_.posted;
@@ -175,6 +187,7 @@ class FaultyLink final : public Link {
   std::mt19937_64 random_;
   const std::byte* staged_ = nullptr;
   bool dropped_ = false;
+  uint64_t lost_ = 0;  // messages that the inner link was not given
   uint64_t refusedUntil_ = 0;
   uint64_t releasedSeen_ = 0;
   uint64_t drainedSeen_ = 0;         // posted messages when drained() last was true
@@ -192,6 +205,7 @@ class FaultyFabric final : public Fabric {
   const char* name() const override { return name_.c_str(); }
   size_t slotBytes(size_t asked) const override { return inner_->slotBytes(asked); }
   int burst() const override { return inner_->burst(); }
+  bool copiesReferences() const override { return inner_->copiesReferences(); }
   Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
                        Deadline deadline) override {
     PEAL_TRY(inner_->connect(exchange, peers, control, deadline));

@@ -26,6 +26,9 @@ struct FaultPlan {
   // ones are lost; or this process is killed.
   std::optional<uint64_t> dropAtMessage = std::nullopt;
   std::optional<uint64_t> dieAtMessage = std::nullopt;
+  // The n-th message that this rank posts never leaves, and nobody is told; later ones do. No link may do
+  // that, so it must become an error.
+  std::optional<uint64_t> loseAtMessage = std::nullopt;
   // The n-th message that this rank posts, or the first after it for whose double there is room, goes out
   // twice. No link may do that, so it must become an error.
   std::optional<uint64_t> duplicateAtMessage = std::nullopt;

@@ -17,4 +17,11 @@ std::vector<Transport> moreTransports() {
           {"ucx_routed_processes", RanksAre::Processes, routed, true}};
 }
 
+std::vector<NamedFabric> moreFabrics() {
+  return {
+      {"ucx_faulty", [](int) {
+         return FabricCandidate{"ucx", [](const FabricOptions& fabric) { return openUcx(fabric, {{"lo"}}); }};
+       }}};
+}
+
 }  // namespace peal::test

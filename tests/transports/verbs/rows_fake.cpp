@@ -27,12 +27,17 @@ Result<std::unique_ptr<Fabric>> openOverFake(int rank, const FabricOptions& fabr
 
 }  // namespace
 
+std::vector<NamedFabric> moreFabrics() {
+  const auto ofRank = [](int rank) {
+    return FabricCandidate{"verbs",
+                           [rank](const FabricOptions& chosen) { return openOverFake(rank, chosen); }};
+  };
+  return {{"verbs_faulty", ofRank, false}};
+}
+
 std::vector<Transport> moreTransports() {
   const auto verbs = [](Exchange& exchange, const TransportOptions& options) {
-    const FabricCandidate fabric{"verbs", [rank = exchange.rank()](const FabricOptions& chosen) {
-                                   return openOverFake(rank, chosen);
-                                 }};
-    return connectOver(fabric, exchange, options);
+    return connectOver(moreFabrics().front().candidate(exchange.rank()), exchange, options);
   };
   return {{"verbs_threads", RanksAre::Threads, verbs, true}};
 }
