@@ -363,4 +363,4 @@ class Launchers(BenchTest):
 
 if __name__ == "__main__":
     FOLDER = sys.argv.pop(1)
-    unittest.main(verbosity=1)
+    unittest.main(verbosity=2)

@@ -304,4 +304,4 @@ if __name__ == "__main__":
     CKPT = os.path.abspath(sys.argv.pop(3))
     TRAIN = os.path.abspath(sys.argv.pop(2))
     BENCHES = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    unittest.main(verbosity=2)
