@@ -1,10 +1,10 @@
 /*
  * peal ZeRO: training with optimizer state, gradients and parameters sharded over the ranks.
  *
- * The C API of the engine and of its planner. The engine owns the weights (bf16), the gradients (bf16 or
- * fp32), the fp32 master weights and AdamW's two moments of one model on one rank, and does all communication
- * for them. The caller does the mathematics: it reads weights, writes gradients, and tells the engine where
- * it is. Errors are those of peal.h; pealZeroGetLastError() gives the sentence.
+ * The C API of the engine and of its planner. The engine owns the weights (bf16 or fp32), the gradients (bf16
+ * or fp32), the fp32 master weights and AdamW's two moments of one model on one rank, and does all
+ * communication for them. The caller does the mathematics: it reads weights, writes gradients, and tells the
+ * engine where it is. Errors are those of peal.h; pealZeroGetLastError() gives the sentence.
  *
  *   stage 0  nothing is sharded: gradients are all-reduced
  *   stage 1  optimizer state is sharded
@@ -64,8 +64,9 @@ typedef enum {
    * one away from zero, not the even one (of random masters that is one in 65536). NaN stays NaN. Not with
    * stochasticRounding. */
   pealZeroMasterRemainder = 1,
-  /* The weights are fp32 and their own masters, K = 8: read with pealZeroWeightsFp32. Gradients are fp32, too
-   * (reduceType). Frozen parameters are fp32 with values that bf16 can hold. */
+  /* The engine's weights are fp32 and their own masters, K = 8: read with pealZeroWeightsFp32. Gradients are
+   * fp32, too (reduceType). Frozen parameters are fp32 with values that bf16 can hold. For single parameters,
+   * with either gradients: pealZeroParameter_t's dtype. */
   pealZeroMasterIsWeight = 2,
 } pealZeroMasterFormat_t;
 
@@ -91,8 +92,8 @@ typedef struct pealZeroOptions {
    * reduce every micro-batch. 1: every stage reduces every micro-batch, so that all stages give the same
    * bits when microBatches > 1 too, for 2m (stage 0) and m+1 (stage 1) times the elements instead of 2. */
   int reduceEachMicroBatch;
-  int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced; 0: 2 (stage 2), 3 (stage 3). Never
-                      more than there are buckets (units) */
+  int bucketSlots; /* stages 2-3: buffers for gradients not yet reduced, of each type of weights; 0: 2 (stage
+                      2), 3 (stage 3). Never more than there are buckets (units) */
   int unitSlots;   /* stage 3: buffers for gathered units; 0: 2, prefetchDepth, and one for each kept unit.
                       Never more than there are units */
   /* Stage 3: while a unit computes, forward or backward, the units that came next last time are gathered, so
@@ -127,8 +128,8 @@ typedef struct pealZeroOptions {
   /* 1: a step whose reduced gradient is infinite or NaN somewhere is skipped. 0: it is made all the same, and
    * the report's gradientNorm is NaN: for announced steps, below. */
   int skipNonFinite;
-  /* A checkpoint whose weights have the other type (bf16, or fp32 with pealZeroMasterIsWeight). 0: loading it
-   * is refused. 1: its masters and moments are loaded, and the weights follow from the masters. */
+  /* A checkpoint in which a trained parameter's weights have the other type, bf16 or fp32. 0: loading it is
+   * refused. 1: its masters and moments are loaded, and the weights follow from the masters. */
   int convertWeights;
 } pealZeroOptions_t;
 
@@ -199,12 +200,18 @@ typedef struct pealZeroParameter {
    * decay and frozen are not looked at. First values and gradients go by the first name: add up the gradients
    * of both uses in fp32 and hand the sum over, rounded once; under this id they are refused. */
   const char* tiedTo;
+  /* Of its weights: pealBfloat16, pealFloat32, or -1: the engine's type, which is bf16 unless master is
+   * pealZeroMasterIsWeight. fp32 weights are their own masters (K = 8), read with pealZeroWeightsFp32, and
+   * nothing of theirs is rounded or split whatever master and stochasticRounding say; bf16 weights of an
+   * engine with pealZeroMasterIsWeight have fp32 masters. Gradients have the engine's type (reduceType)
+   * either way. For a tied name it is not looked at. */
+  int dtype;
 } pealZeroParameter_t;
 
 #define PEAL_ZERO_PARAMETER_INITIALIZER                                                                     \
   {                                                                                                         \
     sizeof(pealZeroParameter_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, NULL, -1, {0}, 0, 0, pealZeroDecay, 0, \
-        NULL                                                                                                \
+        NULL, -1                                                                                            \
   }
 
 /* Registers a parameter and gives its id: 0, 1, 2, ..., tied names included. Parameters lie in the flat space
@@ -249,7 +256,7 @@ PEAL_API pealResult_t pealZeroUnitLeave(pealZero_t zero, int unit, pealZeroPass_
 
 /* *weights: the parameter's bf16 values, elements of them, to be read while its unit is open. */
 PEAL_API pealResult_t pealZeroWeights(pealZero_t zero, int id, const uint16_t** weights);
-/* The same of an engine with pealZeroMasterIsWeight: fp32. Each refuses the other's engine. */
+/* The same of a parameter whose weights are fp32. Each refuses the other's parameters. */
 PEAL_API pealResult_t pealZeroWeightsFp32(pealZero_t zero, int id, const float** weights);
 
 /* *gradient: where to write the trained parameter's bf16 gradient of this micro-batch, all elements, each
@@ -265,15 +272,15 @@ PEAL_API pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** grad
 PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
 
 /* Announces what the step will be; optional. If nothing needs the whole gradient first (stage 1 or 2, one
- * shard group, bf16 gradients, clipNorm 0, skipNonFinite 0; on GPUs also fp32 masters, a bucket's parameters
- * of one group, and no micro-batches that are added up after their reduction), the buckets of the step's last
- * micro-batch are then reduced, updated and gathered by one collective each while backward goes on: the fused
- * step, with the same bits in everything that the engine holds and reports. A bucket goes off when its
- * gradients are there and its units are left; a unit that was left backward cannot be entered forward before
- * the step. Otherwise the step is made as without this. At stage 2 a bucket whose buffer a later one needs
- * before its units are left is reduced then and updated by pealZeroStep; which ones follows from the order of
- * calls, so all ranks make them in the same order. All ranks or none, before the first gradient of the last
- * micro-batch; pealZeroStep must have the same arguments. */
+ * shard group, bf16 gradients and weights, clipNorm 0, skipNonFinite 0; on GPUs also fp32 masters, a bucket's
+ * parameters of one group, and no micro-batches that are added up after their reduction), the buckets of the
+ * step's last micro-batch are then reduced, updated and gathered by one collective each while backward goes
+ * on: the fused step, with the same bits in everything that the engine holds and reports. A bucket goes off
+ * when its gradients are there and its units are left; a unit that was left backward cannot be entered
+ * forward before the step. Otherwise the step is made as without this. At stage 2 a bucket whose buffer a
+ * later one needs before its units are left is reduced then and updated by pealZeroStep; which ones follows
+ * from the order of calls, so all ranks make them in the same order. All ranks or none, before the first
+ * gradient of the last micro-batch; pealZeroStep must have the same arguments. */
 PEAL_API pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens);
 
 typedef struct {
@@ -322,7 +329,7 @@ typedef enum {
   pealZeroMaster = 0, /* fp32 master weights, however they are kept */
   pealZeroMoment1 = 1,
   pealZeroMoment2 = 2,
-  pealZeroWeight = 3, /* the bf16 weights, widened */
+  pealZeroWeight = 3, /* the weights; of bf16, widened */
 } pealZeroTensor_t;
 
 /* Collective, all ranks with the same arguments, between steps. values: elements floats, the whole parameter
@@ -447,8 +454,9 @@ typedef struct {
   uint64_t files, fileBytes; /* of the parts: 12 or 14 bytes per trained element, 2 per frozen one, checksums
                                 and tables */
   uint64_t userBytes;
-  int hasWeights;                            /* 0: the weights are the rounded master, and not stored */
-  int weightBytes;                           /* 2: of bf16 weights; 4: of fp32 ones; 0: it does not say */
+  int hasWeights;  /* 0: the weights are the rounded master, and not stored */
+  int weightBytes; /* of trained parameters: 2, of bf16 weights; 4, of fp32 ones; 0: it does not say, or
+                      they differ (pealZeroCheckpointParameter_t) */
   double beta1, beta2, epsilon, weightDecay; /* of group 0 */
 } pealZeroCheckpointInfo_t;
 
@@ -459,7 +467,9 @@ typedef struct {
   size_t dimensions; /* 0: one element */
   int frozen;
   const char*
-      tiedTo; /* the parameter of which this is another name, or NULL; reading gives that one's values */
+      tiedTo;      /* the parameter of which this is another name, or NULL; reading gives that one's values */
+  int weightBytes; /* 2: bf16 weights, as all frozen ones are stored; 4: fp32; 0: the checkpoint does not say
+                    */
 } pealZeroCheckpointParameter_t;
 
 /* Checks the manifest, all sizes, and header and table of every file. Not the values: reading does. */
@@ -478,7 +488,8 @@ PEAL_API pealResult_t pealZeroCheckpointUserData(pealZeroCheckpoint_t checkpoint
 
 /* ---- the planner --------------------------------------------------------------------------------------
  * Memory, communication and time of a step from a few numbers, for every stage at once. Needs no engine. The
- * engine uses it for its own arenas. */
+ * engine uses it for its own arenas. Weights of one type: with both, plan the parameters of each by
+ * themselves; memory (but for replicaBuffers, where the larger counts) and what is sent add up. */
 
 /* Start from PEAL_ZERO_PLAN_INITIALIZER. A number left at 0 switches off what depends on it. */
 typedef struct pealZeroPlanInput {

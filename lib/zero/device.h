@@ -35,8 +35,8 @@ struct Pass {
   size_t count;
 };
 
-// AdamW over one stretch of elements with the same numbers. On a GPU not of bf16 gradients with fp32 masters,
-// which are pealAdamwStep's (device_steps.h).
+// AdamW over one stretch of elements with the same numbers. On a GPU not of bf16 gradients and weights with
+// fp32 masters, which are pealAdamwStep's (device_steps.h).
 struct Update {
   AdamwScalars scalars;
   Elements gradient, weight;

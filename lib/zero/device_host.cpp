@@ -50,18 +50,25 @@ struct AdamwLoops<uint16_t> {
   static constexpr auto plain = &Loops::adamw;
   static constexpr auto stochastic = &Loops::adamwStochastic;
   static constexpr auto remainder = &Loops::adamwRemainder;
+  static constexpr auto weights = &Loops::adamwWeights;
 };
 template <>
 struct AdamwLoops<float> {
   static constexpr auto plain = &Loops::adamwFp32;
   static constexpr auto stochastic = &Loops::adamwStochasticFp32;
   static constexpr auto remainder = &Loops::adamwRemainderFp32;
+  static constexpr auto weights = &Loops::adamwWeightsFp32;
 };
 
 template <class Gradient>
 void runUpdate(const Update& update, const Gradient* gradient) {
   using Ways = AdamwLoops<Gradient>;
   const Loops& with = loops();
+  if (update.master == nullptr) {
+    (with.*Ways::weights)(update.scalars,
+                          {gradient, update.weight.fp32(), update.moment1, update.moment2, update.count});
+    return;
+  }
   if (update.hasRemainders) {
     (with.*Ways::remainder)(update.scalars, {gradient, static_cast<int16_t*>(update.master), update.moment1,
                                              update.moment2, update.weight.bf16(), update.count});
@@ -173,10 +180,7 @@ class HostDevice final : public Device {
   }
   Result<void> finishSquares(SquareSum&) override { return {}; }
   Result<void> update(const Update& update) override {
-    if (update.master == nullptr) {
-      loops().adamwWeightsFp32(update.scalars, {update.gradient.fp32(), update.weight.fp32(), update.moment1,
-                                                update.moment2, update.count});
-    } else if (update.gradient.isWide()) {
+    if (update.gradient.isWide()) {
       runUpdate(update, update.gradient.fp32());
     } else {
       runUpdate(update, update.gradient.bf16());

@@ -59,7 +59,9 @@ Result<void> DeviceSteps::followLayout(const std::vector<std::vector<Segment>>& 
   std::vector<pealAdamwSegment_t> table;
   for (size_t bucket = 0; bucket < segments.size(); ++bucket) {
     firstRun_.push_back(runs_.size());
-    addRuns(segments[bucket], model_->owned(model_->layout.buckets[bucket]), table);
+    if (model_->layout.buckets[bucket].precision == Precision::Bf16) {
+      addRuns(segments[bucket], model_->owned(model_->layout.buckets[bucket]), table);
+    }
   }
   firstRun_.push_back(runs_.size());
   runs_.push_back({0, 0, {}});  // for a fused call where this rank owns nothing of the bucket

@@ -1,5 +1,6 @@
-// The optimizer's update of owned elements as calls of pealAdamwStep, where the state is a GPU's: which calls
-// each bucket needs, and the tables that they read on the device. The bits are those of the host's loops.
+// The optimizer's update of owned elements of bf16 weights as calls of pealAdamwStep, where the state is a
+// GPU's: which calls each bucket needs (one of fp32 weights none), and the tables that they read on the
+// device. The bits are those of the host's loops.
 //
 // Owned and called by Optimizer. Everything is queued in the caller's queue; nothing waits once it is made.
 #pragma once

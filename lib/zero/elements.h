@@ -6,16 +6,9 @@
 #include <cstdint>
 
 #include "lib/zero/loops.h"
-#include "peal/peal.h"
+#include "lib/zero/precision.h"
 
 namespace peal::zero {
-
-enum class Precision : uint8_t { Bf16, Fp32 };
-
-constexpr uint64_t bytesOf(Precision precision) { return precision == Precision::Fp32 ? 4 : 2; }
-constexpr pealDataType_t typeOf(Precision precision) {
-  return precision == Precision::Fp32 ? pealFloat32 : pealBfloat16;
-}
 
 struct Elements {
   void* data = nullptr;

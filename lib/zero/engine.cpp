@@ -227,18 +227,17 @@ Result<void> Engine::closeBackward(size_t unit) {
 
 Result<void*> Engine::weights(int id, Precision asked) {
   PEAL_TRY(checkSealed());
-  if (asked != model_.weightPrecision()) {
-    return Error{pealInvalidUsage, asked == Precision::Bf16
-                                       ? "weights are fp32 (master is pealZeroMasterIsWeight): call "
-                                         "pealZeroWeightsFp32"
-                                       : "weights are bf16 (master is not pealZeroMasterIsWeight): call "
-                                         "pealZeroWeights"};
-  }
   const Result<size_t> index = parameterIndex(id);
   if (!index) {
     return index.error();
   }
   const Parameter& parameter = model_.layout.parameters[*index];
+  if (asked != parameter.precision) {
+    return Error{pealInvalidUsage,
+                 fmt::format("the weights of parameter {} (\"{}\") are {}", id, parameter.name,
+                             asked == Precision::Bf16 ? "fp32: call pealZeroWeightsFp32"
+                                                      : "bf16: call pealZeroWeights")};
+  }
   if (!weights_.isOpen(static_cast<size_t>(parameter.unit))) {
     return Error{
         pealInvalidUsage,

@@ -82,6 +82,7 @@ class Engine {
 
   // seal()
   void makeModel();
+  void planArenas();
   Result<void> allocate();
   Result<void> agree(const Result<void>& prepared);
   uint64_t digestOptions() const;
@@ -107,8 +108,10 @@ class Engine {
 
   // engine_rebuild.cpp
   Result<void> rebuildBuckets();
-  Result<void> movePlane(const Plane& plane, const Layout& next);
+  enum class PlaneOf : uint8_t { Masters, Moments };
+  Result<void> movePlane(const Plane& plane, PlaneOf of, const Layout& next);
   Result<void> moveWeights(const Layout& next);
+  Result<void> moveWeights(const Plane& plane, Precision precision, const Layout& next);
   Result<void> moving(const Result<void>& moved);
   template <class Move>
   Result<void> forEachMove(const Bucket& bucket, const Layout& next, uint64_t begin, uint64_t end, Move move);

@@ -35,7 +35,8 @@ class Engine::State : public checkpoint::State {
       const bool isTied = parameter.role == Role::Alias;
       const Kind kind = isTied ? Kind::Tied : parameter.role == Role::Frozen ? Kind::Frozen : Kind::Trained;
       shapes.push_back({parameter.name, parameter.elements, parameter.extents, kind,
-                        isTied ? parameter.tiedTo : static_cast<uint64_t>(parameter.group)});
+                        isTied ? parameter.tiedTo : static_cast<uint64_t>(parameter.group),
+                        parameter.precision == Precision::Fp32 ? WeightType::Fp32 : WeightType::Bf16});
     }
     return shapes;
   }
@@ -75,9 +76,6 @@ class Engine::State : public checkpoint::State {
     return stretches;
   }
 
-  WeightType weightType() const override {
-    return engine_.model_.weightPrecision() == Precision::Fp32 ? WeightType::Fp32 : WeightType::Bf16;
-  }
   Conversion conversion() const override {
     return engine_.options_.convertWeights != 0 ? Conversion::Allowed : Conversion::Refused;
   }
@@ -138,8 +136,9 @@ class Engine::State : public checkpoint::State {
       case Stream::Weight:
         // A remainder belongs to the weight that its master gave.
         // So does an fp32 weight, which is one.
-        return engine_.options_.master == pealZeroMasterFp32 ? device().upload(weights(at).data, from, size)
-                                                             : Result<void>();
+        return at.bucket.precision == Precision::Bf16 && engine_.options_.master != pealZeroMasterRemainder
+                   ? device().upload(weights(at).data, from, size)
+                   : Result<void>();
       case Stream::Frozen:
         if (const Elements to = weights(at); to.isWide()) {
           return device().write(to.fp32(), stretch.elements, [&](float* wide) {

@@ -70,7 +70,9 @@ std::string FusedStep::whyNone() const {
   if (model_->replicas > 1) {
     return fmt::format("gradients of {} shard groups are added up in two collectives", model_->replicas);
   }
-  if (model_->gradientPrecision() != Precision::Bf16 || model_->weightPrecision() != Precision::Bf16) {
+  const PerPrecision<Extent>& of = model_->layout.of;
+  if (model_->gradientPrecision() != Precision::Bf16 ||
+      (of[Precision::Bf16].buckets == 0 && of[Precision::Fp32].buckets > 0)) {
     return "gradients or weights are fp32, and only bf16 is fused";
   }
   if (!isOnHost() && options.master != pealZeroMasterFp32) {
@@ -113,36 +115,30 @@ std::pair<int, int> FusedStep::unitsOf(size_t bucket) const {
   return {unit(*least), unit(*most)};
 }
 
-// Stages 1 and 2. At stage 2 a fused bucket keeps its buffer until its units are left, so a unit may have one
-// fewer of them than there are buffers (but one): those whose gradients come last, because buckets go in
-// order.
+// Stages 1 and 2.
 void FusedStep::chooseBuckets() {
+  const auto isNarrow = [&](size_t bucket) {
+    return model_->layout.buckets[bucket].precision == Precision::Bf16;
+  };
   for (size_t bucket = 0; bucket < fuses_.size(); ++bucket) {
-    fuses_[bucket] = isOnHost() || isOneCall(bucket);
+    fuses_[bucket] = isNarrow(bucket) && (isOnHost() || isOneCall(bucket));
   }
   const auto count = [&] { return static_cast<size_t>(std::count(fuses_.begin(), fuses_.end(), true)); };
+  const size_t narrow = model_->layout.of[Precision::Bf16].buckets;
   fusedBuckets_ = count();
-  if (fusedBuckets_ < fuses_.size()) {
+  if (narrow < fuses_.size()) {
+    reason_ = fmt::format("{} of {} buckets have fp32 weights, and only bf16 is fused",
+                          fuses_.size() - narrow, fuses_.size());
+  }
+  if (fusedBuckets_ < narrow) {
     reason_ = fmt::format(
-        "{} of {} buckets have parameters of one group (and, where rounding is random, of consecutive "
-        "numbers), as GPUs fuse them",
+        "{} of {} buckets have bf16 weights and parameters of one group (and, where rounding is random, of "
+        "consecutive numbers), as GPUs fuse them",
         fusedBuckets_, fuses_.size());
   }
   const size_t possible = fusedBuckets_;
   if (model_->stage() == 2) {
-    const size_t most = std::max<size_t>(1, static_cast<size_t>(model_->options.bucketSlots) - 1);
-    for (const std::vector<size_t>& ofUnit : unitsBuckets_) {
-      for (size_t i = 0; i + most < ofUnit.size(); ++i) {
-        fuses_[ofUnit[i]] = false;
-      }
-    }
-    // Nor may one wait for a unit that is left after those of later buckets.
-    int latest = -1;
-    for (size_t bucket = fuses_.size(); bucket-- > 0;) {
-      const auto [first, last] = unitsOf(bucket);
-      fuses_[bucket] = fuses_[bucket] && first >= latest;
-      latest = std::max(latest, last);
-    }
+    dropWhatHoldsBuffers();
   }
   fusedBuckets_ = count();
   if (fusedBuckets_ < possible) {
@@ -150,6 +146,30 @@ void FusedStep::chooseBuckets() {
         "{} of {} buckets are fused: the others would hold the {} gradient buffers of stage 2 "
         "until their unit is left. Raise bucketSlots or bucketBytes",
         fusedBuckets_, fuses_.size(), model_->options.bucketSlots);
+  }
+}
+
+// At stage 2 a fused bucket keeps its buffer until its units are left, so a unit may have one fewer of them
+// than there are buffers (but one): those whose gradients come last, because buckets go in order. Buckets of
+// fp32 weights have buffers of their own.
+void FusedStep::dropWhatHoldsBuffers() {
+  const auto most = static_cast<size_t>(std::max(1, model_->options.bucketSlots - 1));
+  for (const std::vector<size_t>& ofUnit : unitsBuckets_) {
+    size_t later = 0;
+    for (auto bucket = ofUnit.rbegin(); bucket != ofUnit.rend(); ++bucket) {
+      const bool isNarrow = model_->layout.buckets[*bucket].precision == Precision::Bf16;
+      fuses_[*bucket] = fuses_[*bucket] && later < most;
+      later += isNarrow ? 1 : 0;
+    }
+  }
+  // Nor may one wait for a unit that is left after those of later buckets.
+  int latest = -1;
+  for (size_t bucket = fuses_.size(); bucket-- > 0;) {
+    if (model_->layout.buckets[bucket].precision == Precision::Bf16) {
+      const auto [first, last] = unitsOf(bucket);
+      fuses_[bucket] = fuses_[bucket] && first >= latest;
+      latest = std::max(latest, last);
+    }
   }
 }
 

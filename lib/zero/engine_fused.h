@@ -83,6 +83,7 @@ class FusedStep {
   std::string whyNone() const;
   std::pair<int, int> unitsOf(size_t bucket) const;  // the first and the last
   void chooseBuckets();
+  void dropWhatHoldsBuffers();
   bool isOnHost() const;
   bool isOneCall(size_t bucket) const;
   Result<void> begin();

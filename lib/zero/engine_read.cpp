@@ -28,7 +28,7 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const Bucket& bucket = model_.layout.bucketOf(parameter);
   const std::vector<size_t> counts = partsOf(parameter, bucket);
   if (tensor == pealZeroWeight) {
-    if (model_.weightPrecision() == Precision::Fp32) {
+    if (parameter.precision == Precision::Fp32) {
       return weights_.read(parameter, counts, values);
     }
     std::vector<uint16_t> rounded(parameter.elements);

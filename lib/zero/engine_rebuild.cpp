@@ -41,15 +41,17 @@ Result<void> Engine::rebuildBuckets() {
   PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, order.data(), order.size(), pealUint64));
   PEAL_TRY(collectives_->finish());  // and with it everything that uses what moves
   // Not more than fills a bucket, and not more than the largest has: the same order gives the same buckets.
-  const uint64_t most =
-      std::min<uint64_t>(options_.bucketBytes / model_.gradientBytes(), model_.layout.largestBucket);
   const Layout next = makeLayout(model_.layout.parameters, kept_, model_.stage(), collectives_->shards(),
-                                 collectives_->shard(), most, {order.begin(), order.end()});
+                                 collectives_->shard(), options_.bucketBytes / model_.gradientBytes(),
+                                 {order.begin(), order.end()}, &model_.layout);
   if (haveSameBuckets(next, model_.layout)) {
     return {};
   }
-  for (const Plane& plane : optimizer_.planes()) {
-    PEAL_TRY(movePlane(plane, next));
+  for (const Plane& plane : optimizer_.masterPlanes()) {
+    PEAL_TRY(movePlane(plane, PlaneOf::Masters, next));
+  }
+  for (const Plane& plane : optimizer_.momentPlanes()) {
+    PEAL_TRY(movePlane(plane, PlaneOf::Moments, next));
   }
   PEAL_TRY(moveWeights(next));
   model_.layout = next;
@@ -64,12 +66,15 @@ Result<void> Engine::rebuildBuckets() {
 }
 
 // The ranks of the group put pieces of a bucket together, and each keeps what it owns from now on. Pieces are
-// the host's, on GPUs too.
-Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
+// the host's, on GPUs too. Only bf16 weights have masters; they come first in all arenas of owned elements.
+Result<void> Engine::movePlane(const Plane& plane, PlaneOf of, const Layout& next) {
   Device& device = *collectives_->device();
   auto* moved = static_cast<uint16_t*>(gradients_.idle());
   std::vector<uint16_t> own, piece;
   for (const Bucket& bucket : model_.layout.buckets) {
+    if (of == PlaneOf::Masters && bucket.precision == Precision::Fp32) {
+      continue;
+    }
     const Owned part = model_.owned(bucket);
     for (uint64_t begin = 0; begin < bucket.elements; begin += piece.size()) {
       const uint64_t end = std::min(begin + kPieceElements, bucket.elements);
@@ -90,7 +95,10 @@ Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
       }));
     }
   }
-  const uint64_t owned = model_.stage() == 0 ? next.elements : next.shardElements;
+  const Extent& narrow = next.of[Precision::Bf16];
+  const uint64_t ofBoth = model_.stage() == 0 ? next.elements : next.shardElements;
+  const uint64_t ofNarrow = model_.stage() == 0 ? narrow.elements : narrow.shardElements;
+  const uint64_t owned = of == PlaneOf::Masters ? ofNarrow : ofBoth;
   for (uint64_t first = 0; first < owned; first += kPieceElements) {
     const uint64_t count = std::min(kPieceElements, owned - first);
     const Result<const uint16_t*> values = device.view<uint16_t>(moved + first, count, piece);
@@ -101,19 +109,38 @@ Result<void> Engine::movePlane(const Plane& plane, const Layout& next) {
 
 // Every rank has all weights, where they lay: what it owns from now on goes where it lies from now on.
 Result<void> Engine::moveWeights(const Layout& next) {
+  for (const Precision precision : kPrecisions) {
+    for (const Plane& plane : weights_.planes(precision)) {
+      PEAL_TRY(moveWeights(plane, precision, next));
+    }
+  }
+  return {};
+}
+
+// Of one type, and of one half of each where that is fp32: the other halves stay where they are meanwhile.
+Result<void> Engine::moveWeights(const Plane& plane, Precision precision, const Layout& next) {
   Device& device = *collectives_->device();
-  const Elements moved{gradients_.idle(), model_.weightPrecision()};
+  auto* moved = static_cast<uint16_t*>(gradients_.idle());
+  std::vector<uint16_t> piece;
   for (const Bucket& bucket : model_.layout.buckets) {
-    const Elements all = weights_.all(bucket);
-    PEAL_TRY(
-        forEachMove(bucket, next, 0, bucket.elements, [&](uint64_t from, uint64_t state, uint64_t count) {
-          return device.move(moved.at(state).data, all.at(from).data, count * model_.weightBytes());
-        }));
+    for (uint64_t begin = 0; bucket.precision == precision && begin < bucket.elements;
+         begin += kPieceElements) {
+      const auto put = [&](uint64_t from, uint64_t state, uint64_t count) -> Result<void> {
+        piece.resize(count);
+        PEAL_TRY(plane.get(device, Weights::planeBegin(bucket) + from, count, piece.data()));
+        return device.upload(moved + state, piece.data(), count * sizeof *moved);
+      };
+      PEAL_TRY(forEachMove(bucket, next, begin, std::min(begin + kPieceElements, bucket.elements), put));
+    }
   }
   for (const Bucket& bucket : next.buckets) {
     const Owned part = model_.owned(bucket);
-    PEAL_TRY(moving(device.move(weights_.ownedPart(bucket).data, moved.at(part.state).data,
-                                part.elements * model_.weightBytes())));
+    for (uint64_t done = 0; bucket.precision == precision && done < part.elements; done += kPieceElements) {
+      const uint64_t count = std::min(kPieceElements, part.elements - done);
+      const Result<const uint16_t*> values = device.view<uint16_t>(moved + part.state + done, count, piece);
+      const uint64_t at = Weights::planeBegin(bucket) + part.begin + done;
+      PEAL_TRY(moving(values ? plane.set(device, at, count, *values) : values.error()));
+    }
   }
   return {};
 }

@@ -6,12 +6,20 @@
 #include <cmath>
 #include <string>
 
+#include "lib/reduce/reduce.h"
 #include "lib/zero/engine.h"
 
 namespace peal::zero {
 namespace {
 
 constexpr uint64_t kMostRegistered = 1'000'000'000'000'000;
+constexpr int kEnginesType = -1;
+
+std::string nameInBrackets(int dtype) {
+  return dtype >= 0 && dtype < pealNumTypes
+             ? fmt::format(" ({})", typeName(static_cast<pealDataType_t>(dtype)))
+             : std::string();
+}
 
 // The product of the extents, or more than kMostRegistered if it is more.
 uint64_t elementsOf(const pealZeroParameter_t& described) {
@@ -144,12 +152,16 @@ Result<Parameter> Engine::readDescriptor(const pealZeroParameter_t& described) c
     parameter.tiedTo = other->role == Role::Alias ? other->tiedTo : index;
     parameter.group = other->group;
     parameter.decay = other->decay;
+    parameter.precision = other->precision;
     return parameter;
   }
   PEAL_TRY(checkPlace(described, parameter.elements));
   parameter.role = described.frozen != 0 ? Role::Frozen : Role::Trained;
   parameter.group = described.group;
   parameter.decay = described.decay;
+  const bool isWide = described.dtype == kEnginesType ? options_.master == pealZeroMasterIsWeight
+                                                      : described.dtype == pealFloat32;
+  parameter.precision = isWide ? Precision::Fp32 : Precision::Bf16;
   return parameter;
 }
 
@@ -177,6 +189,14 @@ Result<void> Engine::checkPlace(const pealZeroParameter_t& described, uint64_t e
   if (described.decay != pealZeroDecay && described.decay != pealZeroNoDecay) {
     return Error{pealInvalidArgument,
                  fmt::format("decay is {}, neither 0 nor 1", static_cast<int>(described.decay))};
+  }
+  if (described.dtype != kEnginesType && described.dtype != pealBfloat16 && described.dtype != pealFloat32) {
+    return Error{
+        pealInvalidArgument,
+        fmt::format("its dtype is {}{}; weights are pealBfloat16 ({}) or pealFloat32 ({}), and -1 is "
+                    "the engine's type",
+                    described.dtype, nameInBrackets(described.dtype), static_cast<int>(pealBfloat16),
+                    static_cast<int>(pealFloat32))};
   }
   if (described.frozen != 0 && described.frozen != 1) {
     return Error{pealInvalidArgument, fmt::format("frozen is {}, neither 0 nor 1", described.frozen)};
@@ -231,6 +251,7 @@ Result<pealZeroParameter_t> Engine::describe(int id) const {
   described.unit = parameter.unit;
   described.group = parameter.group;
   described.decay = parameter.decay;
+  described.dtype = typeOf(parameter.precision);
   const bool tied = parameter.role == Role::Alias;
   const Parameter& named = tied ? parameters()[parameter.tiedTo] : parameter;
   described.frozen = named.role == Role::Frozen ? 1 : 0;

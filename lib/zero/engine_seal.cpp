@@ -94,28 +94,50 @@ void Engine::makeModel() {
   model_.options.bucketSlots =
       slots(options_.bucketSlots, options_.stage == 3 ? kGradientUnits : kBucketSlots, layout.buckets.size());
 
+  planArenas();
+}
+
+// Parameters of each type are planned by themselves. What they have adds up, but for the one buffer of a sum
+// over replicas.
+void Engine::planArenas() {
+  constexpr int kMomentBytes = 8;
+  const Layout& layout = model_.layout;
   pealZeroPlanInput_t input = PEAL_ZERO_PLAN_INITIALIZER;
-  input.parameters = layout.elements;
-  input.frozenParameters = layout.frozenElements;
   input.gradientBytes = static_cast<int>(model_.gradientBytes());
-  input.optimizerBytes = options_.master == pealZeroMasterIsWeight    ? 8
-                         : options_.master == pealZeroMasterRemainder ? 10
-                                                                      : 12;
-  input.weightBytes = static_cast<int>(model_.weightBytes());
   input.ranks = collectives_->ranks();
   input.rank = collectives_->rank();
   input.microBatches = options_.microBatches;
   input.reduceEachMicroBatch = options_.reduceEachMicroBatch;
-  input.buckets = layout.buckets.size();
-  input.bucketElements = layout.largestBucket;
-  input.bucketSlots = model_.options.bucketSlots;
   input.units = layout.units.size();
-  input.unitElements = layout.largestUnit;
-  input.unitTrained = layout.largestBucket;
   input.unitSlots = model_.options.unitSlots;
-  input.unitGradientSlots = model_.options.bucketSlots;
-  model_.plan = planMemory(input, options_.stage, collectives_->shards(), collectives_->shard(),
-                           model_.replicas > 1 ? Replicas::Some : Replicas::None);
+  model_.plan = {};
+  for (const Precision precision : kPrecisions) {
+    const Extent& of = layout.of[precision];
+    if (of.elements + of.frozenElements == 0) {
+      continue;
+    }
+    input.parameters = of.elements;
+    input.frozenParameters = of.frozenElements;
+    input.weightBytes = static_cast<int>(bytesOf(precision));
+    input.optimizerBytes = static_cast<int>(model_.masterBytes(precision)) + kMomentBytes;
+    input.buckets = of.buckets;
+    input.bucketElements = of.largestBucket;
+    input.bucketSlots =
+        static_cast<int>(std::min(static_cast<size_t>(model_.options.bucketSlots), of.buckets));
+    input.unitElements = of.largestUnit;
+    input.unitTrained = of.largestBucket;
+    input.unitGradientSlots = input.bucketSlots;
+    const pealZeroPlanStage_t row =
+        planMemory(input, options_.stage, collectives_->shards(), collectives_->shard(),
+                   model_.replicas > 1 ? Replicas::Some : Replicas::None);
+    model_.plans[precision] = row;
+    model_.plan.weights += row.weights;
+    model_.plan.gradients += row.gradients;
+    model_.plan.accumulation += row.accumulation;
+    model_.plan.gradientBuffers += row.gradientBuffers;
+    model_.plan.unitBuffers += row.unitBuffers;
+    model_.plan.replicaBuffers = std::max(model_.plan.replicaBuffers, row.replicaBuffers);
+  }
 }
 
 Result<void> Engine::allocate() {
@@ -170,8 +192,9 @@ uint64_t Engine::digestParameters() const {
     for (const uint64_t extent : parameter.extents) {
       digest.add(extent);
     }
-    for (const int value : {parameter.unit, parameter.group, static_cast<int>(parameter.decay),
-                            static_cast<int>(parameter.role), static_cast<int>(parameter.tiedTo)}) {
+    for (const int value : {parameter.unit, parameter.group, static_cast<int>(parameter.precision),
+                            static_cast<int>(parameter.decay), static_cast<int>(parameter.role),
+                            static_cast<int>(parameter.tiedTo)}) {
       digest.add(static_cast<uint64_t>(value));
     }
   }
@@ -229,8 +252,8 @@ Result<void> Engine::agree(const Result<void>& prepared) {
     return Error{
         pealInvalidUsage,
         fmt::format("{} registered other parameters than this rank ({}: {} parameters, {} elements); "
-                    "names, shapes, units, groups, decay, frozen and tied ones, kept units and the order "
-                    "must be the same",
+                    "names, shapes, units, groups, types, decay, frozen and tied ones, kept units and the "
+                    "order must be the same",
                     listOf(otherParameters), self, registered_.size(),
                     model_.layout.elements + model_.layout.frozenElements)};
   }

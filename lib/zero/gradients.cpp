@@ -25,10 +25,14 @@ Result<void> Gradients::allocate(const Model& model, Collectives& collectives, F
                                (full ? layout.elements : layout.shardElements) * model.gradientBytes(),
                                model.plan.gradients));
   if (!full) {
-    slots_.resize(static_cast<size_t>(model.options.bucketSlots));
+    uint64_t elements = 0;
+    for (const Precision precision : kPrecisions) {
+      const Extent& of = layout.of[precision];
+      slots_[precision].resize(std::min(static_cast<size_t>(model.options.bucketSlots), of.buckets));
+      elements += slots_[precision].size() * of.largestBucket;
+    }
     PEAL_TRY(buffers_.allocate(collectives.device(), "gradient buffers", pealZeroWorking, ArenaMemory::Shared,
-                               slots_.size() * layout.largestBucket * model.gradientBytes(),
-                               model.plan.gradientBuffers));
+                               elements * model.gradientBytes(), model.plan.gradientBuffers));
   }
   if (model.options.microBatches > 1) {
     const bool all = model.addsUpLocally() || model.stage() == 0;
@@ -73,7 +77,7 @@ Result<Elements> Gradients::destination(size_t id) {
         fmt::format("the gradient of parameter {} (\"{}\") was handed over already in this micro-batch", id,
                     parameter.name)};
   }
-  if (slots_.empty()) {
+  if (!hasSlots()) {
     // Its reduction in the micro-batch before may still run.
     PEAL_TRY(collectives_->wait(buckets_[parameter.bucket].done));
   } else if (buckets_[parameter.bucket].slot < 0) {
@@ -84,12 +88,16 @@ Result<Elements> Gradients::destination(size_t id) {
 }
 
 Elements Gradients::address(const Parameter& parameter) const {
-  if (slots_.empty()) {
+  if (!hasSlots()) {
     return in(gradients_, parameter.begin);
   }
+  const Bucket& bucket = model_->layout.buckets[parameter.bucket];
+  const PerPrecision<Extent>& of = model_->layout.of;
+  const uint64_t others = bucket.precision == Precision::Bf16
+                              ? 0
+                              : slots_[Precision::Bf16].size() * of[Precision::Bf16].largestBucket;
   const auto slot = static_cast<uint64_t>(buckets_[parameter.bucket].slot);
-  return in(buffers_, slot * model_->layout.largestBucket +
-                          (parameter.begin - model_->layout.buckets[parameter.bucket].begin));
+  return in(buffers_, others + slot * of[bucket.precision].largestBucket + (parameter.begin - bucket.begin));
 }
 
 Error Gradients::noSlotFor(size_t bucket) const {
@@ -98,17 +106,17 @@ Error Gradients::noSlotFor(size_t bucket) const {
       fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be reduced is "
                   "bucket {} of {}, with {} of its {} parameters ready), so bucket {} has none; hand "
                   "gradients over in about the reverse order of registration, or raise bucketSlots",
-                  slots_.size(), nextLaunch_, buckets_.size(),
+                  slotsFor(bucket).size(), nextLaunch_, buckets_.size(),
                   nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
                   nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0,
                   bucket)};
 }
 
 // The free one that was given back longest ago.
-std::vector<Gradients::Slot>::iterator Gradients::freeSlot() {
-  auto best = slots_.end();
-  for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
-    if (!slot->taken && (best == slots_.end() || slot->launchedAt < best->launchedAt)) {
+std::vector<Gradients::Slot>::iterator Gradients::freeSlot(std::vector<Slot>& slots) {
+  auto best = slots.end();
+  for (auto slot = slots.begin(); slot != slots.end(); ++slot) {
+    if (!slot->taken && (best == slots.end() || slot->launchedAt < best->launchedAt)) {
       best = slot;
     }
   }
@@ -116,19 +124,20 @@ std::vector<Gradients::Slot>::iterator Gradients::freeSlot() {
 }
 
 Result<void> Gradients::takeSlot(size_t bucket) {
-  auto best = freeSlot();
-  if (best == slots_.end() && nextLaunch_ < buckets_.size() && isComplete(nextLaunch_) &&
-      fused_->holdsBack(nextLaunch_)) {
+  std::vector<Slot>& slots = slotsFor(bucket);
+  auto best = freeSlot(slots);
+  while (best == slots.end() && nextLaunch_ < buckets_.size() && isComplete(nextLaunch_) &&
+         fused_->holdsBack(nextLaunch_)) {
     fused_->giveUp(nextLaunch_);
     PEAL_TRY(launchInOrder());
-    best = freeSlot();
+    best = freeSlot(slots);
   }
-  if (best == slots_.end()) {
+  if (best == slots.end()) {
     return noSlotFor(bucket);
   }
   PEAL_TRY(collectives_->wait(best->reduced));
   best->taken = true;
-  buckets_[bucket].slot = static_cast<int>(best - slots_.begin());
+  buckets_[bucket].slot = static_cast<int>(best - slots.begin());
   return {};
 }
 
@@ -217,8 +226,10 @@ Result<void> Gradients::launchInOrder() {
 }
 
 Result<void> Gradients::reduceUnit(size_t unit) {
-  const bool trains = !model_->layout.units[unit].parameters.empty();
-  return trains ? launch(buckets_.size() - 1 - unit) : Result<void>();
+  for (const size_t bucket : model_->layout.units[unit].buckets) {
+    PEAL_TRY(launch(bucket));
+  }
+  return {};
 }
 
 Result<void> Gradients::reduce(size_t index) {
@@ -246,7 +257,7 @@ Result<void> Gradients::launch(size_t index) {
   const bool isFused = fused_->takes(index);
   PEAL_TRY(isFused ? fused_->run(index, addressOf(model_->layout.buckets[index])) : reduce(index));
   if (state.slot >= 0) {
-    Slot& slot = slots_[static_cast<size_t>(std::exchange(state.slot, -1))];
+    Slot& slot = slotsFor(index)[static_cast<size_t>(std::exchange(state.slot, -1))];
     slot.taken = false;
     slot.launchedAt = ++launches_;
     PEAL_TRY(collectives_->record(slot.reduced));

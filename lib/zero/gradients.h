@@ -6,6 +6,9 @@
 // for, and gives it back when it has been reduced into the shard. Buckets are reduced in their order (at
 // stage 3: in the order in which units are left, which is the same on every rank).
 //
+// Gradients have the same type whatever the weights have, but buckets of bf16 and of fp32 weights have
+// buffers of their own: one of the few fp32 parameters may be filled for as long as many of the others.
+//
 // Several micro-batches are added up in fp32 and rounded once (if gradients are bf16) at the end, either
 // before the reduction on the caller's thread (Model::addsUpLocally) or after it on the stream
 // (addsUpReduced).
@@ -86,7 +89,13 @@ class Gradients {
   bool isComplete(size_t bucket) const {
     return buckets_[bucket].ready == model_->layout.buckets[bucket].parameters.size();
   }
-  std::vector<Slot>::iterator freeSlot();
+  // Stages 2 and 3: a bucket takes a buffer of its type's.
+  bool hasSlots() const { return model_->stage() >= 2; }
+  std::vector<Slot>& slotsFor(size_t bucket) { return slots_[model_->layout.buckets[bucket].precision]; }
+  const std::vector<Slot>& slotsFor(size_t bucket) const {
+    return slots_[model_->layout.buckets[bucket].precision];
+  }
+  static std::vector<Slot>::iterator freeSlot(std::vector<Slot>& slots);
   Result<void> takeSlot(size_t bucket);
   Error noSlotFor(size_t bucket) const;
   Result<void> complete(size_t id);
@@ -107,11 +116,11 @@ class Gradients {
   Collectives* collectives_ = nullptr;
   FusedStep* fused_ = nullptr;
   Arena gradients_;     // all of them, or this rank's shard
-  Arena buffers_;       // stages 2 and 3: the slots
+  Arena buffers_;       // stages 2 and 3: the slots, those of bf16 weights first
   Arena accumulation_;  // more than one micro-batch
   std::vector<State> states_;
   std::vector<BucketState> buckets_;
-  std::vector<Slot> slots_;
+  PerPrecision<std::vector<Slot>> slots_;
   std::vector<Sum> sums_;
   ReplicaSum replicaSum_;  // with several shard groups
   size_t nextLaunch_ = 0;

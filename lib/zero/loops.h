@@ -36,8 +36,9 @@ struct AdamwRemainderArgsOf {
 };
 using AdamwRemainderArgs = AdamwRemainderArgsOf<uint16_t>;
 
-struct AdamwWeightArgs {
-  const float* gradient;
+template <class Gradient>
+struct AdamwWeightArgsOf {
+  const Gradient* gradient;
   float* weight;
   float* moment1;
   float* moment2;
@@ -73,6 +74,8 @@ struct Loops {
   void (*adamwStochastic)(const AdamwScalars& scalars, const AdamwArgs& args, const StochasticKey& key);
   // The same masters and moments as adamw: 26 bytes of memory traffic per parameter.
   void (*adamwRemainder)(const AdamwScalars& scalars, const AdamwRemainderArgs& args);
+  // Of fp32 weights that are their own masters: 26 bytes.
+  void (*adamwWeights)(const AdamwScalars& scalars, const AdamwWeightArgsOf<uint16_t>& args);
   // Masters to weights and to remainders, and back.
   void (*splitWeights)(const float* masters, uint16_t* weights, size_t count);
   void (*splitRemainders)(const float* masters, int16_t* remainders, size_t count);
@@ -91,8 +94,7 @@ struct Loops {
   void (*adamwStochasticFp32)(const AdamwScalars& scalars, const AdamwArgsOf<float>& args,
                               const StochasticKey& key);
   void (*adamwRemainderFp32)(const AdamwScalars& scalars, const AdamwRemainderArgsOf<float>& args);
-  // Weights that are their own masters.
-  void (*adamwWeightsFp32)(const AdamwScalars& scalars, const AdamwWeightArgs& args);
+  void (*adamwWeightsFp32)(const AdamwScalars& scalars, const AdamwWeightArgsOf<float>& args);
   void (*squareBlocksFp32)(const float* values, size_t blocks, WideBlockSquares* results);
   // sums += values.
   void (*addFp32)(const float* values, float* sums, size_t count);

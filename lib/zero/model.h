@@ -27,18 +27,19 @@ struct Model {
   int replicas = 1, replica = 0;
   std::vector<Group> groups;  // 0: the options'
   Layout layout;
-  pealZeroPlanStage_t plan;  // this rank's arenas
+  // This rank's arenas: of the parameters of each type, and together (without `optimizer`).
+  PerPrecision<pealZeroPlanStage_t> plans;
+  pealZeroPlanStage_t plan{};
 
   int stage() const { return options.stage; }
   // Of what gradients are handed over, summed and kept in.
   Precision gradientPrecision() const {
     return options.reduceType == pealZeroReduceFp32 ? Precision::Fp32 : Precision::Bf16;
   }
-  // Of the weights; fp32 ones are their own masters.
-  Precision weightPrecision() const {
-    return options.master == pealZeroMasterIsWeight ? Precision::Fp32 : Precision::Bf16;
+  // Of an element's master in the arenas: fp32 weights are their own.
+  uint64_t masterBytes(Precision weights) const {
+    return weights == Precision::Fp32 ? 0 : options.master == pealZeroMasterRemainder ? 2 : 4;
   }
-  uint64_t weightBytes() const { return bytesOf(weightPrecision()); }
   uint64_t gradientBytes() const { return bytesOf(gradientPrecision()); }
   Owned owned(const Bucket& bucket) const {
     if (stage() == 0) {
@@ -48,7 +49,8 @@ struct Model {
   }
   // What a trace calls a bucket: at stage 3 its unit.
   int64_t nameOf(size_t bucket) const {
-    return static_cast<int64_t>(stage() == 3 ? layout.buckets.size() - 1 - bucket : bucket);
+    return stage() == 3 ? layout.parameters[layout.buckets[bucket].parameters.front()].unit
+                        : static_cast<int64_t>(bucket);
   }
   // Gradients of several micro-batches are added up on this rank before they are reduced.
   bool addsUpLocally() const {

@@ -6,34 +6,39 @@ namespace peal::zero {
 namespace {
 
 constexpr uint64_t kFloatBytes = 4;
-constexpr uint64_t kRemainderBytes = 2;
 
 }  // namespace
 
 Result<void> Optimizer::allocate(const Model& model, const std::shared_ptr<Device>& device) {
   model_ = &model;
   device_ = device;
-  const uint64_t owned = model.stage() == 0 ? model.layout.elements : model.layout.shardElements;
-  const uint64_t planned = model.plan.optimizer / (masterBytes() + 2 * kFloatBytes);  // elements
-  const auto allocate = [&](Arena& arena, const char* name, uint64_t bytes) {
-    return arena.allocate(device, name, pealZeroModelState, ArenaMemory::Private, owned * bytes,
-                          planned * bytes);
-  };
-  if (hasMasters()) {
-    PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", masterBytes()));
+  uint64_t owned = 0, planned = 0;  // elements
+  PerPrecision<uint64_t> ownedOf, plannedOf;
+  for (const Precision precision : kPrecisions) {
+    const Extent& of = model.layout.of[precision];
+    owned += ownedOf[precision] = model.stage() == 0 ? of.elements : of.shardElements;
+    planned += plannedOf[precision] =
+        model.plans[precision].optimizer / (model.masterBytes(precision) + 2 * kFloatBytes);
   }
-  PEAL_TRY(allocate(moment1_, "moment1", kFloatBytes));
-  PEAL_TRY(allocate(moment2_, "moment2", kFloatBytes));
+  const auto allocate = [&](Arena& arena, const char* name, uint64_t elements, uint64_t plannedElements,
+                            uint64_t bytes) {
+    return arena.allocate(device, name, pealZeroModelState, ArenaMemory::Private, elements * bytes,
+                          plannedElements * bytes);
+  };
+  // Where fp32 is the rule, bf16 weights are the exception.
+  if (model.options.master != pealZeroMasterIsWeight || model.layout.of[Precision::Bf16].buckets > 0) {
+    PEAL_TRY(allocate(master_, hasRemainders() ? "remainders" : "master", ownedOf[Precision::Bf16],
+                      plannedOf[Precision::Bf16], masterBytes()));
+  }
+  PEAL_TRY(allocate(moment1_, "moment1", owned, planned, kFloatBytes));
+  PEAL_TRY(allocate(moment2_, "moment2", owned, planned, kFloatBytes));
   groups_.reserve(model.groups.size());
-  if (!device->isHost() && hasMasters() && !hasRemainders() && model.gradientPrecision() == Precision::Bf16) {
+  if (!device->isHost() && master_.exists() && !hasRemainders() &&
+      model.gradientPrecision() == Precision::Bf16) {
     PEAL_TRY(steps_.emplace().allocate(model, device,
                                        {master_.as<float>(), moment1_.as<float>(), moment2_.as<float>()}));
   }
   return followLayout();
-}
-
-uint64_t Optimizer::masterBytes() const {
-  return !hasMasters() ? 0 : hasRemainders() ? kRemainderBytes : kFloatBytes;
 }
 
 Result<void> Optimizer::followLayout() {
@@ -45,43 +50,14 @@ Result<void> Optimizer::followLayout() {
   return steps_ ? steps_->followLayout(segments_) : Result<void>();
 }
 
-Result<void> Plane::get(Device& device, uint64_t first, uint64_t count, uint16_t* to) const {
-  std::vector<std::byte> room;
-  const Result<const std::byte*> from =
-      device.view<std::byte>(arena_ + first * stride_, count * stride_, room);
-  if (!from) {
-    return from.error();
-  }
-  for (uint64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i, *from + i * stride_ + offset_, sizeof *to);
-  }
-  return {};
+std::vector<Plane> Optimizer::masterPlanes() const {
+  return planesOf(master_, master_.exists() ? masterBytes() : 0);
 }
 
-Result<void> Plane::set(Device& device, uint64_t first, uint64_t count, const uint16_t* from) const {
-  std::byte* const at = arena_ + first * stride_;
-  std::vector<std::byte> room;
-  const Result<const std::byte*> before = device.view<std::byte>(at, count * stride_, room);
-  if (!before) {
-    return before.error();
-  }
-  std::byte* const to = device.isHost() ? at : room.data();
-  for (uint64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * stride_ + offset_, from + i, sizeof *from);
-  }
-  return device.isHost() ? Result<void>() : device.upload(at, to, count * stride_);
-}
-
-std::vector<Plane> Optimizer::planes() const {
-  std::vector<Plane> planes;
-  for (const Arena* arena : {&master_, &moment1_, &moment2_}) {
-    if (!arena->exists()) {
-      continue;
-    }
-    const uint64_t bytes = arena == &master_ ? masterBytes() : kFloatBytes;
-    for (uint64_t offset = 0; offset < bytes; offset += sizeof(uint16_t)) {
-      planes.emplace_back(arena->as<std::byte>(), offset, bytes);
-    }
+std::vector<Plane> Optimizer::momentPlanes() const {
+  std::vector<Plane> planes = planesOf(moment1_, kFloatBytes);
+  for (const Plane& plane : planesOf(moment2_, kFloatBytes)) {
+    planes.push_back(plane);
   }
   return planes;
 }
@@ -96,7 +72,7 @@ Result<void> Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::sp
   const Owned part = model_->owned(bucket);
   const uint64_t from = std::max(begin, part.begin);
   const uint64_t to = std::min(begin + values.size(), part.begin + part.elements);
-  if (from >= to || !hasMasters()) {
+  if (from >= to || !hasMasters(bucket)) {
     return {};
   }
   const float* first = values.data() + (from - begin);
@@ -110,9 +86,6 @@ Result<void> Optimizer::setInitial(const Bucket& bucket, uint64_t begin, std::sp
 }
 
 Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double gradientScale, Does does) {
-  if (steps_) {
-    return steps_->beginUpdate(learningRate, step, gradientScale, does);
-  }
   step_ = step;
   groups_.clear();
   for (const Group& group : model_->groups) {
@@ -121,19 +94,21 @@ Result<void> Optimizer::beginUpdate(double learningRate, uint64_t step, double g
     groups_.push_back(
         {adamwScalars(settings, rate, step, gradientScale), adamwDecayFactor(rate, settings.weightDecay)});
   }
-  return {};
+  return steps_ ? steps_->beginUpdate(learningRate, step, gradientScale, does) : Result<void>();
 }
 
 Result<void> Optimizer::update(size_t index, Elements gradient, Elements weight) {
-  if (steps_) {
+  const Bucket& bucket = model_->layout.buckets[index];
+  if (steps_ && hasMasters(bucket)) {
     return steps_->update(index, gradient.bf16(), weight.bf16());
   }
-  return updatePiece(index, 0, model_->owned(model_->layout.buckets[index]).elements, gradient, weight);
+  return updatePiece(index, 0, model_->owned(bucket).elements, gradient, weight);
 }
 
 Result<void> Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count, Elements gradient,
                                     Elements weight) {
-  const Owned part = model_->owned(model_->layout.buckets[index]);
+  const Bucket& bucket = model_->layout.buckets[index];
+  const Owned part = model_->owned(bucket);
   const uint64_t begin = part.begin + first, end = begin + count;
   const std::vector<Segment>& segments = segments_[index];
   auto segment = std::partition_point(segments.begin(), segments.end(), [begin](const Segment& before) {
@@ -148,11 +123,11 @@ Result<void> Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count
     PEAL_TRY(device_->update({scalars,
                               gradient.at(from - begin),
                               weight.at(from - begin),
-                              master(state),
+                              master(bucket, state),
                               moment1_.as<float>() + state,
                               moment2_.as<float>() + state,
                               std::min(end, segment->begin + segment->elements) - from,
-                              hasRemainders(),
+                              hasRemainders() && hasMasters(bucket),
                               model_->options.stochasticRounding != 0,
                               {model_->options.seed, step_, segment->index + (from - segment->begin)}}));
   }
@@ -160,14 +135,14 @@ Result<void> Optimizer::updatePiece(size_t index, uint64_t first, uint64_t count
 }
 
 // Of an element of the arena; nullptr: it is the weight.
-void* Optimizer::master(uint64_t element) const {
-  return !hasMasters() ? nullptr : master_.as<std::byte>() + element * masterBytes();
+void* Optimizer::master(const Bucket& bucket, uint64_t element) const {
+  return !hasMasters(bucket) ? nullptr : master_.as<std::byte>() + element * masterBytes();
 }
 
 Result<const float*> Optimizer::state(pealZeroTensor_t tensor, const Bucket& bucket, uint64_t offset,
                                       uint64_t count, Elements weight, std::vector<float>& room) const {
   const uint64_t at = model_->owned(bucket).state + offset;
-  if (tensor == pealZeroMaster && !hasMasters()) {
+  if (tensor == pealZeroMaster && !hasMasters(bucket)) {
     return device_->view<float>(weight.at(offset).fp32(), count, room);
   }
   if (tensor == pealZeroMaster && hasRemainders()) {

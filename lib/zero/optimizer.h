@@ -1,5 +1,6 @@
-// The optimizer's state of the elements that this rank owns: fp32 master weights (or their remainders) and
-// two moments, and the update of one bucket's part of them, in the caller's queue. Communicates nothing.
+// The optimizer's state of the elements that this rank owns: fp32 master weights (or their remainders; none
+// of fp32 weights, which are their own masters) and two moments, and the update of one bucket's part of them,
+// in the caller's queue. Communicates nothing.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,22 +13,9 @@
 #include "lib/zero/device_steps.h"
 #include "lib/zero/loops.h"
 #include "lib/zero/model.h"
+#include "lib/zero/plane.h"
 
 namespace peal::zero {
-
-// 16 bits of each element of an arena.
-class Plane {
- public:
-  Plane(std::byte* arena, size_t offsetBytes, size_t strideBytes)
-      : arena_(arena), offset_(offsetBytes), stride_(strideBytes) {}
-  // Of `count` elements from `first`; to, from: the host's. Both wait.
-  Result<void> get(Device& device, uint64_t first, uint64_t count, uint16_t* to) const;
-  Result<void> set(Device& device, uint64_t first, uint64_t count, const uint16_t* from) const;
-
- private:
-  std::byte* arena_;
-  size_t offset_, stride_;
-};
 
 class Optimizer {
  public:
@@ -36,8 +24,9 @@ class Optimizer {
 
   // The layout's buckets are others now; the arenas have moved.
   Result<void> followLayout();
-  // The arenas, plane by plane.
-  std::vector<Plane> planes() const;
+  // The arenas, plane by plane: of masters, which only elements of bf16 weights have, and of moments.
+  std::vector<Plane> masterPlanes() const;
+  std::vector<Plane> momentPlanes() const;
 
   // The first values of `count` elements from `begin` of the bucket; what is not owned is passed over.
   Result<void> setInitial(const Bucket& bucket, uint64_t begin, std::span<const float> values);
@@ -73,14 +62,14 @@ class Optimizer {
   std::shared_ptr<Device> device_;
   bool hasRemainders() const { return model_->options.master == pealZeroMasterRemainder; }
 
-  bool hasMasters() const { return model_->options.master != pealZeroMasterIsWeight; }
-  uint64_t masterBytes() const;  // of an element
-  void* master(uint64_t element) const;
+  uint64_t masterBytes() const { return model_->masterBytes(Precision::Bf16); }
+  static bool hasMasters(const Bucket& bucket) { return bucket.precision == Precision::Bf16; }
+  void* master(const Bucket& bucket, uint64_t element) const;
 
-  Arena master_;  // fp32, or int16_t remainders; none if the weights are the masters
+  Arena master_;  // fp32, or int16_t remainders, of bf16 weights
   Arena moment1_, moment2_;
   std::vector<std::vector<Segment>> segments_;  // per bucket, of the owned part
-  std::optional<DeviceSteps> steps_;            // on a GPU: bf16 gradients and fp32 masters
+  std::optional<DeviceSteps> steps_;            // on a GPU: bf16 gradients, bf16 weights and fp32 masters
   struct GroupScalars {
     AdamwScalars scalars;  // without decay
     float decayFactor;

@@ -19,16 +19,19 @@ Result<void> Weights::allocate(const Model& model, Collectives& collectives) {
   collectives_ = &collectives;
   const Layout& layout = model.layout;
   const bool full = model.stage() <= 2;
-  PEAL_TRY(weights_.allocate(
-      collectives.device(), "weights", pealZeroModelState, ArenaMemory::Shared,
-      (full ? layout.elements + layout.frozenElements : layout.shardElements + layout.frozenShardElements) *
-          model.weightBytes(),
-      model.plan.weights));
+  uint64_t held = 0, unit = 0;
+  for (const Precision precision : kPrecisions) {
+    const Extent& of = layout.of[precision];
+    held += bytesOf(precision) *
+            (full ? of.elements + of.frozenElements : of.shardElements + of.frozenShardElements);
+    unit += bytesOf(precision) * of.largestUnit;
+  }
+  PEAL_TRY(weights_.allocate(collectives.device(), "weights", pealZeroModelState, ArenaMemory::Shared, held,
+                             model.plan.weights));
   if (!full) {
     slotTaken_.assign(static_cast<size_t>(model.options.unitSlots), false);
     PEAL_TRY(buffers_.allocate(collectives.device(), "unit buffers", pealZeroWorking, ArenaMemory::Shared,
-                               slotTaken_.size() * layout.largestUnit * model.weightBytes(),
-                               model.plan.unitBuffers));
+                               slotTaken_.size() * unit, model.plan.unitBuffers));
   }
   units_.resize(layout.units.size());
   updated_.resize(layout.buckets.size());
@@ -53,7 +56,7 @@ Result<void> Weights::setInitial(const Bucket& bucket, Role role, uint64_t begin
   if (from >= to) {
     return {};
   }
-  const Elements held = in(weights_, (full ? bucket.begin : bucket.shardBegin) + (from - heldBegin));
+  const Elements held = (full ? all(bucket) : ownedPart(bucket)).at(from - heldBegin);
   const float* first = values.data() + (from - begin);
   if (held.isWide()) {
     // Frozen values are those that checkpoints keep, at either precision.
@@ -109,15 +112,20 @@ Result<void> Weights::leave(size_t unit, pealZeroPass_t pass) {
 
 Elements Weights::weights(size_t id) const {
   const Parameter& parameter = model_->layout.parameters[id];
-  if (model_->stage() <= 2) {
-    return in(weights_, parameter.begin);
-  }
-  // The frozen part follows the trained one.
-  const auto unit = static_cast<size_t>(parameter.unit);
   const Bucket& bucket = model_->layout.bucketOf(parameter);
-  const uint64_t before = &bucket == &model_->layout.frozen[unit] ? model_->layout.units[unit].elements : 0;
-  return in(buffers_, static_cast<uint64_t>(units_[unit].slot) * model_->layout.largestUnit + before +
-                          (parameter.begin - bucket.begin));
+  const Elements first =
+      model_->stage() <= 2 ? all(bucket) : gathered(bucket, units_[static_cast<size_t>(parameter.unit)].slot);
+  return first.at(parameter.begin - bucket.begin);
+}
+
+// The fp32 parts of all slots come before the bf16 ones, so that all are aligned.
+Elements Weights::gathered(const Bucket& bucket, int slot) const {
+  const PerPrecision<Extent>& of = model_->layout.of;
+  const uint64_t wide = bytesOf(Precision::Fp32) * of[Precision::Fp32].largestUnit;
+  const uint64_t size = bytesOf(bucket.precision);
+  const uint64_t part = size * of[bucket.precision].largestUnit;
+  const uint64_t parts = bucket.precision == Precision::Fp32 ? 0 : slotTaken_.size() * wide;
+  return in(buffers_, parts + static_cast<uint64_t>(slot) * part + size * bucket.unitBegin, bucket);
 }
 
 Result<void> Weights::enterSharded(size_t unit, pealZeroPass_t pass) {
@@ -145,13 +153,16 @@ Result<void> Weights::enterSharded(size_t unit, pealZeroPass_t pass) {
 Result<void> Weights::gather(size_t unit, int slot) {
   UnitState& state = units_[unit];
   const Layout& layout = model_->layout;
-  Elements to = in(buffers_, static_cast<uint64_t>(slot) * layout.largestUnit);
-  for (const Bucket* part : {&layout.buckets[layout.buckets.size() - 1 - unit], &layout.frozen[unit]}) {
-    if (!part->parameters.empty()) {
-      PEAL_TRY(collectives_->allGather(Among::Group, {pealZeroAllGather, static_cast<int64_t>(unit)},
-                                       ownedPart(*part).data, to.data, part->counts, typeOf(to.precision)));
-    }
-    to = to.at(part->elements);
+  const auto gatherPart = [&](const Bucket& part) {
+    return collectives_->allGather(Among::Group, {pealZeroAllGather, static_cast<int64_t>(unit)},
+                                   ownedPart(part).data, gathered(part, slot).data, part.counts,
+                                   typeOf(part.precision));
+  };
+  for (const size_t trained : layout.units[unit].buckets) {
+    PEAL_TRY(gatherPart(layout.buckets[trained]));
+  }
+  for (const size_t frozen : layout.units[unit].frozen) {
+    PEAL_TRY(gatherPart(layout.frozen[frozen]));
   }
   slotTaken_[static_cast<size_t>(slot)] = true;
   state.slot = slot;
@@ -253,6 +264,10 @@ void Weights::forgetGathered() {
   lastEntered_ = kNone;
 }
 
+std::vector<Plane> Weights::planes(Precision precision) const {
+  return planesOf(weights_, bytesOf(precision));
+}
+
 void Weights::followLayout() {
   updated_.clear();
   updated_.resize(model_->layout.buckets.size());
@@ -265,11 +280,11 @@ Elements Weights::owned(size_t bucket) const { return ownedPart(model_->layout.b
 Elements Weights::ownedPart(const Bucket& bucket) const {
   switch (model_->stage()) {
     case 0:
-      return in(weights_, bucket.begin);
+      return all(bucket);
     case 3:
-      return in(weights_, bucket.shardBegin);
+      return in(weights_, bucket.shardWeightsAt, bucket);
     default:
-      return in(weights_, bucket.begin + bucket.ownBegin);
+      return all(bucket).at(bucket.ownBegin);
   }
 }
 
@@ -279,7 +294,7 @@ Result<void> Weights::gatherUpdated(size_t index, int counter) {
   }
   const Bucket& bucket = model_->layout.buckets[index];
   PEAL_TRY(collectives_->allGather(Among::Group, {counter, model_->nameOf(index)}, owned(index).data,
-                                   all(bucket).data, bucket.counts, typeOf(model_->weightPrecision())));
+                                   all(bucket).data, bucket.counts, typeOf(bucket.precision)));
   return markUpdated(index);
 }
 
@@ -290,8 +305,8 @@ Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> c
     if (parameter.role == Role::Trained) {
       PEAL_TRY(collectives_->wait(updated_[parameter.bucket]));
     }
-    return device.download(values, in(weights_, parameter.begin).data,
-                           parameter.elements * model_->weightBytes());
+    return device.download(values, all(bucket).at(parameter.begin - bucket.begin).data,
+                           parameter.elements * bytesOf(bucket.precision));
   }
   const uint64_t skipped = parameter.begin - std::min(parameter.begin, bucket.begin + bucket.ownBegin);
   const uint64_t count = counts[static_cast<size_t>(collectives_->shard())];

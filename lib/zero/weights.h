@@ -1,4 +1,4 @@
-// bf16 weights: in full at stages 0 to 2, as this rank's shard and a few buffers of gathered units at
+// The weights: in full at stages 0 to 2, as this rank's shard and a few buffers of gathered units at
 // stage 3. Which units are open, gathering before use, freeing after, prefetch.
 //
 // At stages 1 and 2 the new weights are gathered bucket by bucket after the step, first needed first, and a
@@ -17,6 +17,7 @@
 #include "lib/zero/arena.h"
 #include "lib/zero/collectives.h"
 #include "lib/zero/model.h"
+#include "lib/zero/plane.h"
 
 namespace peal::zero {
 
@@ -45,7 +46,10 @@ class Weights {
   // The layout's buckets are others now; gatherUpdated() comes next, for all of them.
   void followLayout();
   // All weights of a bucket, at stages 0 to 2.
-  Elements all(const Bucket& bucket) const { return in(weights_, bucket.begin); }
+  Elements all(const Bucket& bucket) const { return in(weights_, bucket.weightsAt, bucket); }
+  // At stages 0 to 2, 16 bits of each weight of a type; a bucket begins at planeBegin().
+  std::vector<Plane> planes(Precision precision) const;
+  static uint64_t planeBegin(const Bucket& bucket) { return bucket.weightsAt / bytesOf(bucket.precision); }
 
   // The step: where a bucket's owned part goes, and its way to the other ranks.
   Elements owned(size_t bucket) const;
@@ -60,9 +64,10 @@ class Weights {
   Result<void> read(const Parameter& parameter, std::span<const size_t> counts, void* values);
 
  private:
-  Elements in(const Arena& arena, uint64_t element) const {
-    return Elements{arena.as<void>(), model_->weightPrecision()}.at(element);
+  static Elements in(const Arena& arena, uint64_t bytes, const Bucket& bucket) {
+    return {arena.as<std::byte>() + bytes, bucket.precision};
   }
+  Elements gathered(const Bucket& bucket, int slot) const;
   struct UnitState {
     bool open = false;
     pealZeroPass_t pass = pealZeroForward;

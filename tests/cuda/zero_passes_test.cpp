@@ -277,6 +277,8 @@ void loopsUpdate(ZeroUpdateKind kind, bool stochastic, const AdamwScalars& scala
   switch (kind) {
     case ZeroUpdateKind::Remainders:
       return loops.adamwRemainder(scalars, {s.gradient.data(), s.remainder.data(), m, v, weight, count});
+    case ZeroUpdateKind::OwnMasters:
+      return loops.adamwWeights(scalars, {s.gradient.data(), s.master.data(), m, v, count});
     case ZeroUpdateKind::WideGradients:
       return stochastic
                  ? loops.adamwStochasticFp32(scalars,
@@ -300,10 +302,10 @@ void expectUpdate(ZeroUpdateKind kind, size_t count, size_t shift, size_t apart,
   const ShiftedArray<float> wideGradient(s.wideGradient, shift), master(s.master, shift),
       moment1(s.moment1, shift), moment2(s.moment2, shift + apart);
   const ShiftedArray<int16_t> remainder(s.remainder, shift);
-  const bool isNarrow = kind == ZeroUpdateKind::Remainders;
-  const bool hasRemainders = isNarrow || kind == ZeroUpdateKind::WideRemainders;
-  void* const weights =
-      kind == ZeroUpdateKind::WideWeights ? static_cast<void*>(master.data()) : weight.data();
+  const bool ownMasters = kind == ZeroUpdateKind::WideWeights || kind == ZeroUpdateKind::OwnMasters;
+  const bool hasRemainders = kind == ZeroUpdateKind::Remainders || kind == ZeroUpdateKind::WideRemainders;
+  const bool isNarrow = kind == ZeroUpdateKind::Remainders || kind == ZeroUpdateKind::OwnMasters;
+  void* const weights = ownMasters ? static_cast<void*>(master.data()) : weight.data();
   for (uint64_t step = 5; step < 7; ++step) {
     AdamwScalars scalars = adamwScalars(kSettings, 3e-3, step, 0.25);
     scalars.decayFactor = adamwDecayFactor(3e-3, 0.1);
@@ -332,7 +334,7 @@ void expectUpdate(ZeroUpdateKind kind, size_t count, size_t shift, size_t apart,
 }
 
 TEST(ZeroUpdate, GivesTheBitsOfTheLoops) {
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(ZeroUpdateKind::WideWeights); ++kind) {
     for (const size_t count : {0, 1, 8, 63, 1031}) {
       for (const size_t shift : {0, 3, 8}) {
         expectUpdate(static_cast<ZeroUpdateKind>(kind), count, shift, 0, false);

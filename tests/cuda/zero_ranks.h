@@ -21,6 +21,7 @@ struct ZeroParameter {
   bool decays = true;
   int group = 0;
   bool frozen = false;
+  int dtype = -1;  // the engine's
 };
 
 struct ZeroSetup {
@@ -127,9 +128,12 @@ class ZeroRank {
  private:
   static constexpr double kRate = 1e-2;
   bool hasWideGradients() const { return setup_.options.reduceType == pealZeroReduceFp32; }
-  bool hasWideWeights() const { return setup_.options.master == pealZeroMasterIsWeight; }
+  bool hasWideWeights(int id) const {
+    const int dtype = setup_.parameters[static_cast<size_t>(id)].dtype;
+    return dtype < 0 ? setup_.options.master == pealZeroMasterIsWeight : dtype == pealFloat32;
+  }
 
-  // A gradient to be made of the weights, in their place and, where it is fp32, beyond it.
+  // A gradient to be made of the weights, in their place; there is room for either.
   struct Task {
     void* values;
     bool wideWeights, wideGradient;
@@ -193,6 +197,7 @@ class ZeroRank {
       parameter.group = described.group;
       parameter.decay = described.decays ? pealZeroDecay : pealZeroNoDecay;
       parameter.frozen = described.frozen ? 1 : 0;
+      parameter.dtype = described.dtype;
       PEAL_ZERO_OK(zero_, pealZeroAddParameter(zero_, &parameter, nullptr));
       first.emplace_back(described.elements + 1);
       for (uint64_t i = 0; i < described.elements; ++i) {
@@ -235,7 +240,7 @@ class ZeroRank {
   }
 
   void memory(int id, const void*& weights, void*& gradient) {
-    if (hasWideWeights()) {
+    if (hasWideWeights(id)) {
       const float* wide = nullptr;
       PEAL_ZERO_OK(zero_, pealZeroWeightsFp32(zero_, id, &wide));
       weights = wide;
@@ -260,18 +265,23 @@ class ZeroRank {
     const void* weights = nullptr;
     void* gradient = nullptr;
     memory(static_cast<int>(id), weights, gradient);
-    const size_t weightBytes = parameter.elements * (hasWideWeights() ? 4 : 2);
+    const bool isWide = hasWideWeights(static_cast<int>(id));
+    const size_t weightBytes = parameter.elements * (isWide ? 4 : 2);
     const size_t bytes = parameter.elements * (hasWideGradients() ? 4 : 2);
+    const size_t room = std::max(weightBytes, bytes) + 1;
     auto task = std::make_unique<Task>(
-        Task{gradient, hasWideWeights(), hasWideGradients(), parameter.elements, id, rank_, microBatch,
-             steps_, static_cast<int>(steps_) == setup_.nonFinite && id == 2 && rank_ == 0,
+        Task{nullptr, isWide, hasWideGradients(), parameter.elements, id, rank_, microBatch, steps_,
+             static_cast<int>(steps_) == setup_.nonFinite && id == 2 && rank_ == 0,
              isFirst && setup_.delay ? setup_.delay(rank_, parameter.unit) : std::chrono::milliseconds(0)});
     if (device_ < 0) {
-      std::memcpy(gradient, weights, weightBytes);
+      std::vector<std::byte> values(room);
+      task->values = values.data();
+      std::memcpy(task->values, weights, weightBytes);
       computeGradient(task.get());
+      std::memcpy(gradient, task->values, bytes);
     } else {
       CUDA_OK(cudaSetDevice(cudasim::deviceOf(device_)));
-      CUDA_OK(cudaMallocHost(&task->values, bytes + 1));
+      CUDA_OK(cudaMallocHost(&task->values, room));
       CUDA_OK(cudaMemcpyAsync(task->values, weights, weightBytes, cudaMemcpyDeviceToHost, stream_->get()));
       CUDA_OK(cudaLaunchHostFunc(stream_->get(), computeGradient, task.get()));
       CUDA_OK(cudaMemcpyAsync(gradient, task->values, bytes, cudaMemcpyHostToDevice, stream_->get()));
@@ -315,6 +325,40 @@ inline std::vector<ZeroOutcome> trainOn(const std::vector<int>& devices, const Z
   });
   destroyAll(comms);
   return outcomes;
+}
+
+inline ZeroSetup setupOf(int stage, size_t bucketBytes, int microBatches = 1) {
+  ZeroSetup setup;
+  setup.options.stage = stage;
+  setup.options.bucketBytes = bucketBytes;
+  setup.options.microBatches = microBatches;
+  setup.options.clipNorm = 0.5;
+  setup.options.weightDecay = 0.1;
+  return setup;
+}
+
+inline std::vector<int> hostRanks(size_t ranks) { return std::vector<int>(ranks, PEAL_DEVICE_HOST); }
+
+inline void expectHostsBits(const std::vector<int>& devices, const ZeroSetup& setup) {
+  SCOPED_TRACE(testing::Message() << devices.size() << " ranks, stage " << setup.options.stage
+                                  << ", buckets of " << setup.options.bucketBytes << " bytes, "
+                                  << setup.options.microBatches << " micro-batches");
+  const ZeroOutcome expected = trainOn(hostRanks(devices.size()), setup).front();
+  EXPECT_NE(expected.weight, std::vector<float>(expected.weight.size()));
+  for (const ZeroOutcome& outcome : trainOn(devices, setup)) {
+    outcome.expectEqual(expected);
+  }
+}
+
+inline const std::vector<std::vector<int>> kDevices{{0}, {0, 1}, {0, 1, 1}, {0, 1, 2, 3}};
+
+// Both types in most units, and a unit of fp32 alone.
+inline std::vector<ZeroParameter> mixedTypes() {
+  std::vector<ZeroParameter> parameters = ZeroSetup{}.parameters;
+  for (const size_t wide : {1, 3, 6, 7, 9, 10}) {
+    parameters[wide].dtype = pealFloat32;
+  }
+  return parameters;
 }
 
 }  // namespace peal::test

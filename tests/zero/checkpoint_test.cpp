@@ -241,7 +241,7 @@ TEST(Checkpoint, WeightsOfAnotherTypeAreRefusedOrConverted) {
     Trainer narrow(comm, rank, typed(pealZeroMasterFp32, 0), unevenShape());
     rewrite("weights fp16\n");
     EXPECT_CONTAINS(failureOf(pealInvalidArgument, [&] { narrow.engine().load(directory / "fp32"); }),
-                    "bf16 or fp32, the types of weights that this peal knows, is expected");
+                    "bf16, fp32 or mixed, the types of weights that this peal knows, is expected");
     rewrite("");
     narrow.engine().load(directory / "fp32");
     EXPECT_EQ(narrow.read(pealZeroMaster), masters);

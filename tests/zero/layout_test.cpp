@@ -50,7 +50,7 @@ TEST(Layout, AtStage3ABucketIsAUnit) {
     EXPECT_EQ(layout.buckets[2 - u].parameters, layout.units[u].parameters);
     EXPECT_EQ(layout.buckets[2 - u].elements, layout.units[u].elements);
   }
-  EXPECT_EQ(layout.largestUnit, 102u);
+  EXPECT_EQ(layout.of[Precision::Bf16].largestUnit, 102u);
 }
 
 TEST(Layout, OneBucketGivesTheFirstRanksOneMore) {
@@ -121,14 +121,64 @@ TEST(Layout, FrozenParametersLieBehindAndTiedNamesNowhere) {
         EXPECT_EQ(&layout.bucketOf(layout.parameters[5]), &layout.bucketOf(layout.parameters[0]));
         EXPECT_EQ(&layout.bucketOf(layout.parameters[2]), &layout.frozen[1]);
         EXPECT_EQ(layout.frozen[0].shardBegin, layout.shardElements);
-        EXPECT_EQ(layout.largestUnit, 14u);
+        EXPECT_EQ(layout.of[Precision::Bf16].largestUnit, 14u);
         if (stage == 3) {
-          EXPECT_EQ(layout.buckets[1].elements, 0u);
+          EXPECT_EQ(layout.buckets.size(), 2u);
+          EXPECT_TRUE(layout.units[1].buckets.empty());
           EXPECT_EQ(layout.largestBucket, 7u);
         }
       }
       EXPECT_EQ(trained, 13u);
       EXPECT_EQ(frozen, 19u);
+    }
+  }
+}
+
+// Of each type one bucket is filled at a time; buckets have their numbers by when they are complete, and a
+// rank's share of each type is the planner's.
+TEST(Layout, BucketsHaveOneTypeAndSharesOfEachTypeArePlanned) {
+  for (const int ranks : {1, 2, 3, 5, 64}) {
+    for (const int stage : {1, 3}) {
+      PerPrecision<uint64_t> owned;
+      for (int rank = 0; rank < ranks; ++rank) {
+        std::vector<Parameter> parameters = model({7, 5, 3, 11, 4, 6, 9, 2}, {0, 0, 1, 1, 2, 2, 2, 2});
+        for (const size_t wide : {1, 3, 5, 7}) {
+          parameters[wide].precision = Precision::Fp32;
+        }
+        parameters[6].role = parameters[7].role = Role::Frozen;
+        const Layout layout = makeLayout(parameters, {false, false, false}, stage, ranks, rank, 14);
+        const Extent& narrow = layout.of[Precision::Bf16];
+        const Extent& wide = layout.of[Precision::Fp32];
+        EXPECT_EQ(narrow.elements, 14u);
+        EXPECT_EQ(wide.elements, 22u);
+        EXPECT_EQ(narrow.shardElements, shardElements(14, ranks, rank));
+        EXPECT_EQ(wide.shardElements, shardElements(22, ranks, rank));
+        EXPECT_EQ(narrow.frozenShardElements, shardElements(9, ranks, rank));
+        EXPECT_EQ(wide.frozenShardElements, shardElements(2, ranks, rank));
+        for (const Bucket& bucket : layout.buckets) {
+          for (const size_t id : bucket.parameters) {
+            EXPECT_EQ(layout.parameters[id].precision, bucket.precision);
+          }
+          owned[bucket.precision] += bucket.ownElements;
+        }
+        if (stage == 1) {
+          // Backwards: 5, and not 3 with it; 3, and not 1; 4, 2 and 0, of which the last is the very last.
+          ASSERT_EQ(layout.buckets.size(), 4u);
+          EXPECT_EQ(layout.buckets[0].parameters, (std::vector<size_t>{5}));
+          EXPECT_EQ(layout.buckets[1].parameters, (std::vector<size_t>{3}));
+          EXPECT_EQ(layout.buckets[2].parameters, (std::vector<size_t>{1}));
+          EXPECT_EQ(layout.buckets[3].parameters, (std::vector<size_t>{0, 2, 4}));
+        } else {
+          ASSERT_EQ(layout.buckets.size(), 6u);
+          EXPECT_EQ(layout.units[1].buckets, (std::vector<size_t>{2, 3}));
+        }
+        // fp32 weights first: 22 and 2 elements of 4 bytes.
+        EXPECT_EQ(layout.bucketOf(layout.parameters[7]).weightsAt, 88u);
+        EXPECT_EQ(layout.bucketOf(layout.parameters[6]).weightsAt, 96u + 28u);
+        EXPECT_EQ(layout.parameters[1].begin, 14u);
+      }
+      EXPECT_EQ(owned[Precision::Bf16], 14u);
+      EXPECT_EQ(owned[Precision::Fp32], 22u);
     }
   }
 }

@@ -320,6 +320,18 @@ TEST(Adamw, TakesFp32Gradients) {
     EXPECT_EQ(remainders, expectedRemainders) << isaName(isa);
     EXPECT_EQ(state.weight, expected.weight);
     EXPECT_EQ(state.moment2, expected.moment2);
+    // fp32 weights are as masters are, with either gradients.
+    State masters(initial), narrowOnes(initial), wideOnes(initial);
+    with.adamw(scalars, masters.args(narrow));
+    with.adamwWeights(scalars, {narrow.data(), narrowOnes.master.data(), narrowOnes.moment1.data(),
+                                narrowOnes.moment2.data(), kCount});
+    with.adamwWeightsFp32(scalars, {wide.data(), wideOnes.master.data(), wideOnes.moment1.data(),
+                                    wideOnes.moment2.data(), kCount});
+    for (const State& weights : {narrowOnes, wideOnes}) {
+      EXPECT_EQ(weights.master, masters.master) << isaName(isa);
+      EXPECT_EQ(weights.moment1, masters.moment1);
+      EXPECT_EQ(weights.moment2, masters.moment2);
+    }
   }
 }
 

@@ -76,11 +76,11 @@ class Commands(unittest.TestCase):
         return done.stdout + done.stderr
 
     def test_list(self):
-        self.assertIn("a weight [2,3]", self.succeed("list", self.path / "one"))
+        self.assertIn("bf16  a weight [2,3]", self.succeed("list", self.path / "one"))
         told = json.loads(self.succeed("list", "--json", self.path / "one"))
         self.assertEqual([told["step"], told["elements"], told["files"]], [0, 9, 1])
         self.assertEqual(told["parameters"][1],
-                         {"name": "b", "elements": 3, "shape": [3], "kind": "trained"})
+                         {"name": "b", "elements": 3, "shape": [3], "kind": "trained", "weightBytes": 2})
 
     def test_export(self):
         self.succeed("export", self.path / "one", self.path / "weights")
@@ -93,15 +93,29 @@ class Commands(unittest.TestCase):
         self.assertEqual(len(tensors), 6)
         self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
 
-    def test_weights_of_fp32_are_exported_as_such(self):
+    def rewrite_manifest(self, *changes):
         manifest = self.path / "one" / "manifest.txt"
-        self.assertEqual(json.loads(self.succeed("list", "--json", self.path / "one"))["weightBytes"], 2)
-        text = manifest.read_bytes().replace(b"weights bf16\n", b"weights fp32\n")
+        text = manifest.read_bytes()
+        for old, new in changes:
+            self.assertIn(old, text)
+            text = text.replace(old, new)
         text = text[:text.rindex(b"checksum ")]
         manifest.write_bytes(text + f"checksum {crc32c(text):08x}\n".encode())
+
+    def test_weights_of_fp32_are_exported_as_such(self):
+        self.assertEqual(json.loads(self.succeed("list", "--json", self.path / "one"))["weightBytes"], 2)
+        self.rewrite_manifest((b"weights bf16\n", b"weights fp32\n"))
         self.assertEqual(json.loads(self.succeed("list", "--json", self.path / "one"))["weightBytes"], 4)
         self.succeed("export", self.path / "one", self.path / "weights")
         self.assertEqual(read_safetensors(self.path / "weights")["a weight"], TENSORS["a weight"])
+
+    def test_each_parameter_is_exported_in_its_type(self):
+        self.rewrite_manifest((b"weights bf16\n", b"weights mixed\n"), (b"trained 0 6", b"trained-fp32 0 6"))
+        told = json.loads(self.succeed("list", "--json", self.path / "one"))
+        self.assertEqual([told["weightBytes"], *(each["weightBytes"] for each in told["parameters"])], [0, 4, 2])
+        self.succeed("export", self.path / "one", self.path / "weights")
+        self.assertEqual(read_safetensors(self.path / "weights"),
+                         {"a weight": TENSORS["a weight"], "b": ("BF16", [3], HALVES)})
 
     def test_compare(self):
         self.succeed("export", "--tensors", "master", self.path / "one", self.path / "master")

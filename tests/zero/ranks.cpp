@@ -95,6 +95,7 @@ Trainer::Trainer(pealComm_t comm, int rank, const pealZeroOptions_t& options, co
     parameter.group = shape_[p].group;
     parameter.frozen = shape_[p].frozen ? 1 : 0;
     parameter.tiedTo = shape_[p].tiedTo >= 0 ? named.c_str() : nullptr;
+    parameter.dtype = shape_[p].dtype;
     const int id = engine_.addParameter(parameter);
     if (shape_[p].tiedTo >= 0) {
       continue;
@@ -170,8 +171,9 @@ void Trainer::handOver(size_t p, int microBatch) {
 
 void Trainer::writeGradient(size_t p, int microBatch) {
   const int id = static_cast<int>(p);
-  const float* wide = hasFp32Weights_ ? engine_.weightsFp32(id) : nullptr;
-  const uint16_t* narrow = hasFp32Weights_ ? nullptr : engine_.weights(id);
+  const bool isWide = shape_[p].dtype < 0 ? hasFp32Weights_ : shape_[p].dtype == pealFloat32;
+  const float* wide = isWide ? engine_.weightsFp32(id) : nullptr;
+  const uint16_t* narrow = isWide ? nullptr : engine_.weights(id);
   const auto value = [&](uint64_t i) {
     const float weight = wide != nullptr ? wide[i] : widen(narrow[i]);
     return syntheticValue(p, i, rank_, steps_, microBatch, weight);

@@ -20,6 +20,7 @@ struct ModelParameter {
   int group = 0;
   bool frozen = false;
   int tiedTo = -1;  // the parameter that this is another name of
+  int dtype = -1;   // -1: the engine's
   bool trains() const { return !frozen && tiedTo < 0; }
 };
 using Shape = std::vector<ModelParameter>;

@@ -28,6 +28,10 @@ std::string kindOf(const pealZeroCheckpointParameter_t& parameter) {
                                      : std::string(parameter.frozen != 0 ? "frozen" : "trained");
 }
 
+const char* typeOf(const pealZeroCheckpointParameter_t& parameter) {
+  return parameter.weightBytes == 4 ? "fp32" : parameter.weightBytes == 2 ? "bf16" : "-";
+}
+
 int list(const std::string& path, bool asJson) {
   const zero::Checkpoint checkpoint(path);
   const pealZeroCheckpointInfo_t info = checkpoint.info();
@@ -39,9 +43,10 @@ int list(const std::string& path, bool asJson) {
     parameters.push_back({{"name", parameter.name},
                           {"elements", parameter.elements},
                           {"shape", shape},
-                          {"kind", kindOf(parameter)}});
-    table += fmt::format("{:>14}  {:<10} {} {}\n", parameter.elements, kindOf(parameter), parameter.name,
-                         nlohmann::json(shape).dump());
+                          {"kind", kindOf(parameter)},
+                          {"weightBytes", parameter.weightBytes}});
+    table += fmt::format("{:>14}  {:<10} {:<5} {} {}\n", parameter.elements, kindOf(parameter),
+                         typeOf(parameter), parameter.name, nlohmann::json(shape).dump());
   }
   if (asJson) {
     const nlohmann::json whole{{"step", info.step},

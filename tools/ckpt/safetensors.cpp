@@ -71,9 +71,7 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
   uint64_t offset = 0;
   const auto add = [&](uint64_t index, pealZeroTensor_t tensor, const char* suffix) {
     const pealZeroCheckpointParameter_t parameter = checkpoint.parameter(index);
-    // Frozen weights are stored as bf16 whatever the engine's are.
-    const bool isHalf =
-        tensor == pealZeroWeight && (parameter.frozen != 0 || checkpoint.info().weightBytes != 4);
+    const bool isHalf = tensor == pealZeroWeight && parameter.weightBytes != 4;
     const uint64_t bytes = parameter.elements * (isHalf ? 2 : 4);
     const std::string name = std::string(parameter.name) + suffix;
     if (header.contains(name)) {

@@ -42,14 +42,16 @@ Result<void> readValues(const Reader& reader, uint64_t index, pealZeroTensor_t t
   }
   const Manifest& manifest = reader.manifest();
   const Stretch wanted{holderOf(manifest, index), begin, count};
-  const bool isFrozen = manifest.parameters[wanted.parameter].kind == Kind::Frozen;
+  const ParameterShape& holder = manifest.parameters[wanted.parameter];
+  const bool isFrozen = holder.kind == Kind::Frozen;
   if (isFrozen && tensor != pealZeroWeight) {
     return Error{pealInvalidUsage, fmt::format("parameter \"{}\" is frozen: it has weights only, no master "
                                                "weights and no moments",
                                                (*parameter)->name)};
   }
   const std::vector<Reader::Piece> pieces = reader.pieces({&wanted, 1});
-  const bool isStored = tensor != pealZeroWeight || manifest.streams == kMostStreams;
+  const bool isWide = holder.weights == WeightType::Fp32;
+  const bool isStored = tensor != pealZeroWeight || (manifest.streams == kMostStreams && !isWide);
   const Stream stream = isFrozen ? Stream::Frozen : isStored ? static_cast<Stream>(tensor) : Stream::Master;
   return reader.walk(pieces, stream, [&](const Stretch& stretch, const void* found) {
     float* to = values + (stretch.begin - begin);
@@ -59,11 +61,13 @@ Result<void> readValues(const Reader& reader, uint64_t index, pealZeroTensor_t t
       return;
     }
     std::memcpy(to, found, stretch.elements * sizeof(float));
-    if (tensor == pealZeroWeight && manifest.weights != WeightType::Fp32) {
+    if (tensor == pealZeroWeight && !isWide) {
       std::transform(to, to + stretch.elements, to, [](float master) { return fromBf16(toBf16(master)); });
     }
   });
 }
+
+int bytesOf(WeightType type) { return type == WeightType::Fp32 ? 4 : type == WeightType::Bf16 ? 2 : 0; }
 
 pealZeroCheckpointInfo_t infoOf(const Manifest& manifest) {
   pealZeroCheckpointInfo_t info{};
@@ -77,13 +81,19 @@ pealZeroCheckpointInfo_t infoOf(const Manifest& manifest) {
   }
   info.userBytes = manifest.userBytes;
   info.hasWeights = manifest.streams == kMostStreams ? 1 : 0;
-  info.weightBytes = manifest.weights == WeightType::Fp32 ? 4 : manifest.weights == WeightType::Bf16 ? 2 : 0;
+  info.weightBytes = bytesOf(weightTypeOf(manifest).value_or(WeightType::Unknown));
   const AdamwNumbers& group = manifest.groups.front();
   info.beta1 = group.beta1;
   info.beta2 = group.beta2;
   info.epsilon = group.epsilon;
   info.weightDecay = group.weightDecay;
   return info;
+}
+
+// What reading gives: frozen weights are stored in bf16.
+int weightBytesOf(const Manifest& manifest, uint64_t index) {
+  const ParameterShape& holder = manifest.parameters[holderOf(manifest, index)];
+  return holder.kind == Kind::Frozen ? bytesOf(WeightType::Bf16) : bytesOf(holder.weights);
 }
 
 // For functions of an opened checkpoint: guard, with the null checks.
@@ -187,7 +197,8 @@ pealResult_t pealZeroCheckpointParameter(pealZeroCheckpoint_t checkpoint, uint64
                                   shape.shape.data(),
                                   shape.shape.size(),
                                   shape.kind == ck::Kind::Frozen ? 1 : 0,
-                                  isTied ? reader.manifest().parameters[shape.link].name.c_str() : nullptr};
+                                  isTied ? reader.manifest().parameters[shape.link].name.c_str() : nullptr,
+                                  ck::weightBytesOf(reader.manifest(), index)};
                     return {};
                   });
 }

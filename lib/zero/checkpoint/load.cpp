@@ -57,6 +57,24 @@ Result<void> checkKind(const ParameterShape& saved, const std::string& savedTarg
                                              describe(saved, savedTarget), path, describe(mine, ownTarget))};
 }
 
+// Of a trained parameter. A checkpoint that does not say was made before there was a word for it, and loads
+// as ever.
+Result<void> checkWeightType(const ParameterShape& saved, const ParameterShape& mine, Conversion conversion,
+                             const std::string& path) {
+  if (saved.weights == WeightType::Unknown || saved.weights == mine.weights ||
+      conversion == Conversion::Allowed) {
+    return {};
+  }
+  return Error{
+      pealInvalidUsage,
+      fmt::format(
+          "parameter \"{}\" of {} was saved with {} weights and the engine's are {}: going on would "
+          "not give the bits of not having stopped. Register it with the same dtype "
+          "(pealZeroMasterIsWeight makes fp32 the engine's), or make the engine with convertWeights 1 "
+          "to take the masters over",
+          saved.name, path, weightTypeName(saved.weights), weightTypeName(mine.weights))};
+}
+
 // The engine's ids of the manifest's parameters, or what differs.
 Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const State& state,
                                               const std::string& path) {
@@ -90,6 +108,7 @@ Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const St
                        mine.kind == Kind::Tied ? own[mine.link].name : "", path));
     if (saved.kind == Kind::Trained) {
       PEAL_TRY(checkAdamw(manifest.groups[saved.link], groups[mine.link], saved.name, path));
+      PEAL_TRY(checkWeightType(saved, mine, state.conversion(), path));
     }
     ids.push_back(found->second);
     byName.erase(found);
@@ -103,28 +122,12 @@ Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const St
   return ids;
 }
 
-// A checkpoint that does not say was made before there was a word for it, and loads as ever.
-Result<void> checkWeightType(const Manifest& manifest, const State& state, const std::string& path) {
-  const WeightType own = state.weightType();
-  if (manifest.weights == WeightType::Unknown || manifest.weights == own ||
-      state.conversion() == Conversion::Allowed) {
-    return {};
-  }
-  return Error{
-      pealInvalidUsage,
-      fmt::format("{} was saved with {} weights and the engine's are {}: going on would not give the bits "
-                  "of not having stopped. Make the engine with the same (pealZeroMasterIsWeight means "
-                  "fp32), or with convertWeights 1 to take the masters over",
-                  path, weightTypeName(manifest.weights), weightTypeName(own))};
-}
-
 Result<Plan> makeLoadPlan(const State& state, const std::string& path) {
   Result<Reader> reader = Reader::open(path);
   if (!reader) {
     return reader.error();
   }
   const Manifest& manifest = reader->manifest();
-  PEAL_TRY(checkWeightType(manifest, state, path));
   Result<std::vector<uint64_t>> ids = matchParameters(manifest, state, path);
   if (!ids) {
     return ids.error();

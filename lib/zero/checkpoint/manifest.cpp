@@ -21,6 +21,8 @@ constexpr size_t kChecksumLine = kChecksumWord.size() + 8 + 1;
 
 constexpr std::array<const char*, 3> kKindNames{"trained", "frozen", "tied"};
 constexpr std::array<const char*, 3> kWeightNames{"unknown", "bf16", "fp32"};
+constexpr std::string_view kMixed = "mixed";
+constexpr std::string_view kWideMark = "-fp32";  // of a trained parameter where types are mixed
 
 bool isPlain(unsigned char character) { return character > ' ' && character < 0x7f && character != '%'; }
 
@@ -164,7 +166,8 @@ AdamwNumbers readGroup(LineReader& in) {
   return group;
 }
 
-ParameterShape readParameter(LineReader& in) {
+// all: the type of all trained ones; nothing: each says its own.
+ParameterShape readParameter(LineReader& in, std::optional<WeightType> all) {
   ParameterShape parameter;
   if (in.next(kKindNames[1])) {
     parameter.kind = Kind::Frozen;
@@ -172,6 +175,7 @@ ParameterShape readParameter(LineReader& in) {
     parameter.kind = Kind::Tied;
   } else {
     in.expect(kKindNames[0]);
+    parameter.weights = all ? *all : in.next(kWideMark) ? WeightType::Fp32 : WeightType::Bf16;
   }
   in.expect(" ");
   parameter.link = in.number();
@@ -207,19 +211,36 @@ PartEntry readPart(LineReader& in) {
 }
 
 // Their type is all that a line may say that this peal does not know: then it says so.
-WeightType readWeights(LineReader& in) {
+std::optional<WeightType> readWeights(LineReader& in) {
   for (const WeightType type : {WeightType::Bf16, WeightType::Fp32}) {
     if (in.next(weightTypeName(type))) {
       return type;
     }
   }
-  in.fail("bf16 or fp32, the types of weights that this peal knows,");
+  if (in.next(kMixed)) {
+    return std::nullopt;
+  }
+  in.fail("bf16, fp32 or mixed, the types of weights that this peal knows,");
   return WeightType::Unknown;
 }
 
 }  // namespace
 
 const char* weightTypeName(WeightType type) { return kWeightNames[static_cast<size_t>(type)]; }
+
+std::optional<WeightType> weightTypeOf(const Manifest& manifest) {
+  std::optional<WeightType> type;
+  for (const ParameterShape& parameter : manifest.parameters) {
+    if (parameter.kind != Kind::Trained) {
+      continue;
+    }
+    if (type && *type != parameter.weights) {
+      return std::nullopt;
+    }
+    type = parameter.weights;
+  }
+  return type.value_or(WeightType::Bf16);
+}
 
 std::string partName(uint64_t rank) { return fmt::format("part-{:05}.bin", rank); }
 
@@ -228,8 +249,9 @@ std::string encodeManifest(const Manifest& m) {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "id {:016x}\nstep {}\n", m.id, m.step);
   fmt::format_to(out, "streams {}\n", m.streams);
-  if (m.weights != WeightType::Unknown) {
-    fmt::format_to(out, "weights {}\n", weightTypeName(m.weights));
+  const std::optional<WeightType> weights = weightTypeOf(m);
+  if (weights != WeightType::Unknown) {
+    fmt::format_to(out, "weights {}\n", weights ? weightTypeName(*weights) : kMixed);
   }
   fmt::format_to(out, "groups {}\n", m.groups.size());
   for (const AdamwNumbers& group : m.groups) {
@@ -239,8 +261,10 @@ std::string encodeManifest(const Manifest& m) {
   }
   fmt::format_to(out, "parameters {}\n", m.parameters.size());
   for (const ParameterShape& parameter : m.parameters) {
-    fmt::format_to(out, "{} {} {} {} {}\n", kKindNames[static_cast<size_t>(parameter.kind)], parameter.link,
-                   parameter.elements,
+    const bool isMarked =
+        !weights && parameter.kind == Kind::Trained && parameter.weights == WeightType::Fp32;
+    fmt::format_to(out, "{}{} {} {} {} {}\n", kKindNames[static_cast<size_t>(parameter.kind)],
+                   isMarked ? kWideMark : "", parameter.link, parameter.elements,
                    parameter.shape.empty() ? "-" : fmt::format("{}", fmt::join(parameter.shape, "x")),
                    escapeName(parameter.name));
   }
@@ -265,8 +289,9 @@ Result<Manifest> parseManifest(const std::string& text, const std::string& file)
   in.expect("\nstreams ");
   m.streams = static_cast<uint32_t>(std::min<uint64_t>(in.number(), kMostStreams + 1));
   in.expect("\n");
+  std::optional<WeightType> weights = WeightType::Unknown;
   if (in.next("weights ")) {
-    m.weights = readWeights(in);
+    weights = readWeights(in);
     in.expect("\n");
   }
   in.expect("groups ");
@@ -279,7 +304,7 @@ Result<Manifest> parseManifest(const std::string& text, const std::string& file)
   const uint64_t parameters = in.count();
   in.expect("\n");
   for (uint64_t i = 0; i < parameters && !in.failed(); ++i) {
-    m.parameters.push_back(readParameter(in));
+    m.parameters.push_back(readParameter(in, weights));
   }
   in.expect("parts ");
   const uint64_t parts = in.count();
@@ -299,7 +324,7 @@ Result<Manifest> parseManifest(const std::string& text, const std::string& file)
   if (m.streams < kFewestStreams || m.streams > kMostStreams) {
     in.fail(fmt::format("{} or {} streams", kFewestStreams, kMostStreams));
   }
-  if (m.weights == WeightType::Fp32 && m.streams != kFewestStreams) {
+  if (weights == WeightType::Fp32 && m.streams != kFewestStreams) {
     in.fail(fmt::format("{} streams, since fp32 weights are their masters,", kFewestStreams));
   }
   for (const ParameterShape& parameter : m.parameters) {

@@ -3,6 +3,7 @@
 // the grammar. Does no input and output.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,6 @@ struct Manifest {
   uint64_t step = 0;
   std::vector<AdamwNumbers> groups;
   uint32_t streams = kFewestStreams;  // of trained parameters
-  // Of the trained weights in the engine that saved. Unknown: it did not say, before 2026-12.
-  WeightType weights = WeightType::Unknown;
   std::vector<ParameterShape> parameters;
   std::vector<PartEntry> parts;
   uint64_t userBytes = 0;
@@ -46,5 +45,8 @@ inline uint64_t holderOf(const Manifest& manifest, uint64_t parameter) {
 
 std::string partName(uint64_t rank);
 const char* weightTypeName(WeightType type);  // "bf16"
+
+// Of all trained parameters, or nothing where they differ. Without any: bf16.
+std::optional<WeightType> weightTypeOf(const Manifest& manifest);
 
 }  // namespace peal::zero::checkpoint

@@ -76,7 +76,6 @@ Result<void> Save::prepare(const std::string& path, std::span<const std::byte> u
   }
   source_ = std::make_unique<LivePart>(state_, stretches_, trained);
   manifest_.step = state_.step();
-  manifest_.weights = state_.weightType();
   const Result<bool> isRounding = weightsFollowMaster(*source_, head_.elements);
   if (!isRounding) {
     return isRounding.error();

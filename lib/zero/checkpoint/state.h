@@ -11,6 +11,7 @@
 namespace peal::zero::checkpoint {
 
 enum class Kind { Trained, Frozen, Tied };
+// Of a trained parameter's weights. Unknown: a manifest did not say, before 2026-12.
 enum class WeightType { Unknown, Bf16, Fp32 };
 enum class Conversion { Refused, Allowed };
 
@@ -20,6 +21,7 @@ struct ParameterShape {
   std::vector<uint64_t> shape;  // empty: one element without dimensions
   Kind kind = Kind::Trained;
   uint64_t link = 0;  // trained: its group; tied: the parameter of which this is another name
+  WeightType weights = WeightType::Unknown;
 };
 
 // The scalars that give the moments their meaning: a checkpoint of others does not continue.
@@ -32,8 +34,7 @@ class State {
   virtual ~State() = default;
   virtual std::vector<ParameterShape> parameters() const = 0;
   virtual std::vector<AdamwNumbers> groups() const = 0;
-  virtual uint64_t step() const = 0;  // updates made
-  virtual WeightType weightType() const = 0;
+  virtual uint64_t step() const = 0;          // updates made
   virtual Conversion conversion() const = 0;  // of weights of the other type
   // What this rank saves: over all ranks each element of trained and frozen parameters once. And what it
   // holds, and loads. Trained before frozen, elements > 0, parameters by their ids.

@@ -266,10 +266,11 @@ Result<void> CudaDevice::update(const Update& update) {
     return {};
   }
   using Kind = cuda::ZeroUpdateKind;
-  const Kind kind = update.master == nullptr    ? Kind::WideWeights
-                    : !update.gradient.isWide() ? Kind::Remainders
-                    : update.hasRemainders      ? Kind::WideRemainders
-                                                : Kind::WideGradients;
+  const bool isWide = update.gradient.isWide();
+  const Kind kind = update.master == nullptr ? (isWide ? Kind::WideWeights : Kind::OwnMasters)
+                    : !isWide                ? Kind::Remainders
+                    : update.hasRemainders   ? Kind::WideRemainders
+                                             : Kind::WideGradients;
   cuda::ZeroUpdateArgs args{update.gradient.data,
                             update.master == nullptr ? update.weight.data : update.master,
                             update.moment1,

@@ -37,13 +37,14 @@ using ZeroSquaresKernel = void (*)(ZeroSquaresArgs);
 // elements with the same numbers.
 enum class ZeroUpdateKind : int {
   Remainders,      // bf16 gradients; masters are remainders of bf16 weights
+  OwnMasters,      // bf16 gradients; the weights are fp32 and their own masters
   WideGradients,   // fp32 gradients, fp32 masters, bf16 weights
   WideRemainders,  // fp32 gradients; masters are remainders of bf16 weights
   WideWeights,     // fp32 gradients; the weights are fp32 and their own masters
 };
 struct ZeroUpdateArgs {
   const void* gradient;
-  void* master;  // fp32 or int16_t; of WideWeights: the weights again
+  void* master;  // fp32 or int16_t; of weights that are their own: those again
   float* moment1;
   float* moment2;
   void* weight;

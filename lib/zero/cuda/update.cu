@@ -1,8 +1,8 @@
 // AdamW over one stretch of elements where gradients are fp32 or masters are not (kernels.h): the loops of
-// lib/zero/loops.h, bit for bit. bf16 gradients with fp32 masters are pealAdamwStep's.
+// lib/zero/loops.h, bit for bit. bf16 gradients and weights with fp32 masters are pealAdamwStep's.
 //
-// Memory traffic per element: 26 bytes with bf16 gradients and remainders, 28 with fp32 gradients and
-// remainders or fp32 weights, 30 with fp32 gradients and masters.
+// Memory traffic per element: 26 bytes with bf16 gradients and remainders or fp32 weights, 28 with fp32
+// gradients and these, 30 with fp32 gradients and masters.
 #include "lib/zero/cuda/eight.cuh"
 #include "lib/zero/cuda/kernels.h"
 
@@ -102,6 +102,8 @@ PEAL_KERNEL void PEAL_LAUNCH_BOUNDS(512) zeroUpdate(PEAL_GRID_CONSTANT ZeroUpdat
   switch (args.kind) {
     case ZeroUpdateKind::Remainders:
       return updateAll<uint16_t, RemainderMasters>(args);
+    case ZeroUpdateKind::OwnMasters:
+      return updateAll<uint16_t, WeightMasters>(args);
     case ZeroUpdateKind::WideGradients:
       return updateAll<float, PlainMasters>(args);
     case ZeroUpdateKind::WideRemainders:
