@@ -38,6 +38,7 @@ struct World::Qp : ibv_qp {
   uint32_t peer = 0;
   bool global = false;
   bool stalled = false;
+  ibv_mtu mtu{};
   uint8_t serviceLevel = 0;
   uint8_t trafficClass = 0;
   std::deque<Send> sends;
@@ -221,6 +222,8 @@ void World::run(Qp& qp) {
   qp.sends.pop_front();
   WireMessage message{qp.rank,   qp.device,       send.request.opcode, ntohl(send.request.imm_data), 0,
                       qp.global, qp.serviceLevel, qp.trafficClass,     !send.inlined.empty()};
+  message.queuePair = qp.qp_num;
+  message.mtu = qp.mtu;
   message.bytes = send.inlined.size();
   for (const ibv_sge& part : send.parts) {
     message.bytes += part.length;
@@ -438,6 +441,7 @@ ibv_cq* FakeVerbs::createCq(ibv_context* context, int entries, ibv_comp_channel*
   cq->channel = channel;
   cq->cqe = entries;
   ++static_cast<World::Channel*>(channel)->users;
+  ++completionQueues;
   ++world_.alive_;
   return cq;
 }
@@ -539,6 +543,9 @@ int FakeVerbs::modifyQp(ibv_qp* raw, ibv_qp_attr* attributes, int mask) {
   qp->state = attributes->qp_state;
   if ((mask & IBV_QP_DEST_QPN) != 0) {
     qp->peer = attributes->dest_qp_num;
+  }
+  if ((mask & IBV_QP_PATH_MTU) != 0) {
+    qp->mtu = attributes->path_mtu;
   }
   if ((mask & IBV_QP_AV) != 0) {
     qp->global = attributes->ah_attr.is_global != 0;

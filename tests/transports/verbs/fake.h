@@ -48,6 +48,8 @@ struct WireMessage {
   uint8_t serviceLevel = 0;
   uint8_t trafficClass = 0;
   bool isInline = false;
+  uint32_t queuePair = 0;  // the sender's
+  ibv_mtu mtu{};           // of its path
 };
 
 struct Verdict {
@@ -148,6 +150,7 @@ class FakeVerbs final : public verbs::Library {
   int postRecv(ibv_qp* qp, ibv_recv_wr* request) override;
 
   size_t registrations = 0;  // calls of regMr that succeeded
+  size_t completionQueues = 0;
 
  private:
   struct Context;
