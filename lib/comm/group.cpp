@@ -14,9 +14,19 @@ void enqueue(const std::shared_ptr<HostStream>& stream, std::shared_ptr<Communic
   stream->enqueue([comm = std::move(comm), held] { return comm->run(*held); });
 }
 
+namespace {
+
+// Where the thread's group is, once it has one: every call asks, and this costs no call to find out.
+[[gnu::tls_model("initial-exec")]] constinit thread_local Group* knownGroup = nullptr;
+
+}  // namespace
+
 Group& Group::ofThisThread() {
-  thread_local Group group;
-  return group;
+  if (knownGroup == nullptr) [[unlikely]] {
+    thread_local Group group;
+    knownGroup = &group;
+  }
+  return *knownGroup;
 }
 
 Group::Lane& Group::lane(const std::shared_ptr<Communicator>& comm, const StreamRef& stream) {

@@ -62,27 +62,25 @@ uint32_t encode(const Format& format, float value) {
 
 struct TypeInfo {
   const char* name;
-  size_t bytes;
   const Format* format;  // of types narrower than fp32
 };
 
-constexpr std::array<TypeInfo, pealNumTypes> kTypes{{{"int8", 1, nullptr},
-                                                     {"uint8", 1, nullptr},
-                                                     {"int32", 4, nullptr},
-                                                     {"uint32", 4, nullptr},
-                                                     {"int64", 8, nullptr},
-                                                     {"uint64", 8, nullptr},
-                                                     {"half", 2, &kHalf},
-                                                     {"float", 4, nullptr},
-                                                     {"double", 8, nullptr},
-                                                     {"bfloat16", 2, &kBfloat16},
-                                                     {"f8e4m3", 1, &kE4m3},
-                                                     {"f8e5m2", 1, &kE5m2}}};
+constexpr std::array<TypeInfo, pealNumTypes> kTypes{{{"int8", nullptr},
+                                                     {"uint8", nullptr},
+                                                     {"int32", nullptr},
+                                                     {"uint32", nullptr},
+                                                     {"int64", nullptr},
+                                                     {"uint64", nullptr},
+                                                     {"half", &kHalf},
+                                                     {"float", nullptr},
+                                                     {"double", nullptr},
+                                                     {"bfloat16", &kBfloat16},
+                                                     {"f8e4m3", &kE4m3},
+                                                     {"f8e5m2", &kE5m2}}};
 constexpr std::array<const char*, pealNumOps> kOpNames{"sum", "prod", "max", "min", "avg"};
 
 }  // namespace
 
-size_t elementBytes(pealDataType_t type) { return kTypes[type].bytes; }
 const char* typeName(pealDataType_t type) { return kTypes[type].name; }
 const char* opName(pealRedOp_t kind) { return kOpNames[kind]; }
 
@@ -93,7 +91,7 @@ float toFloat(pealDataType_t type, const void* element) {
     return value;
   }
   uint16_t code = 0;
-  std::memcpy(&code, element, kTypes[type].bytes);
+  std::memcpy(&code, element, elementBytes(type));
   return decode(*kTypes[type].format, code);
 }
 
@@ -103,7 +101,7 @@ void fromFloat(pealDataType_t type, float value, void* element) {
     return;
   }
   const auto code = static_cast<uint16_t>(encode(*kTypes[type].format, value));
-  std::memcpy(element, &code, kTypes[type].bytes);
+  std::memcpy(element, &code, elementBytes(type));
 }
 
 }  // namespace peal

@@ -46,13 +46,12 @@ ShmLink::ShmLink(Station& station, int peerRank, const Peer& peer, Segment& own,
       pid_(peer.pid),
       readSocket_(std::move(readSocket)) {}
 
-bool Station::fitsInto(size_t bytes, size_t mostBytes) {
-  if (bytes > mostBytes) [[unlikely]] {
-    fault.raise(numberOf(rank),
-                {pealInternalError, fmt::format("a message of {} bytes does not fit the {} that were staged",
-                                                bytes, mostBytes)});
-  }
-  return bytes <= mostBytes;
+// False, always.
+bool Station::misfit(size_t bytes, size_t mostBytes) {
+  fault.raise(numberOf(rank),
+              {pealInternalError,
+               fmt::format("a message of {} bytes does not fit the {} that were staged", bytes, mostBytes)});
+  return false;
 }
 
 void ShmLink::closeInChild() noexcept {

@@ -34,7 +34,8 @@ struct Station {
   bool fits(size_t bytes, bool stagedInline = false) {
     return fitsInto(bytes, stagedInline ? kInlineBytes : layout.slotBytes());
   }
-  bool fitsInto(size_t bytes, size_t mostBytes);
+  bool fitsInto(size_t bytes, size_t mostBytes) { return bytes <= mostBytes || misfit(bytes, mostBytes); }
+  bool misfit(size_t bytes, size_t mostBytes);
 };
 
 class ShmLink final : public Link {

@@ -38,6 +38,7 @@ struct HostContext {
   // a slot.
   bool reachesAll = false;
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
+  int metByYield = 0;                        // waits in a row that the first yield ended
   bool crowded = false;                      // the same of any rank's node, so that all ranks know the same
   const std::atomic<bool>* abort = nullptr;  // stored (release) by Communicator; loaded (acquire) in waits
   std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"

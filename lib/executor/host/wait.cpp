@@ -18,6 +18,10 @@ constexpr int64_t kYieldUs = 60;
 constexpr int kSpinsPerClockRead = 32;
 // Ranks that share a processor: what the others of it send is there after a turn or two of theirs.
 constexpr int kYieldsBeforeClock = 4;
+// Waits in a row that the first yield ended, so the peer runs on this rank's processor although there is one
+// for each: others use them, or the system has not moved it yet, which takes tens of milliseconds. To spin
+// then only keeps it from answering.
+constexpr int kMeetingsByYield = 3;
 
 int64_t elapsedUs(Clock::time_point since) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count();
@@ -42,16 +46,19 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
       }
     }
   }
-  for (int i = 0; context_.oversubscribed && i < kYieldsBeforeClock; ++i) {
+  const bool takesTurns = context_.oversubscribed || context_.metByYield >= kMeetingsByYield;
+  for (int i = 0; takesTurns && i < kYieldsBeforeClock; ++i) {
     sched_yield();
     poll();
     if (ready()) {
       return true;
     }
   }
+  context_.metByYield = takesTurns ? 0 : context_.metByYield;
   const auto start = Clock::now();
   const Deadline deadline = Deadline::afterMs(context_.timeoutMs);
   const int64_t spinUs = context_.oversubscribed ? 0 : context_.spinUs;
+  int yields = 0;
   int64_t healthDueUs = kHealthEveryUs;
   for (;;) {
     const int64_t waitedUs = elapsedUs(start);
@@ -65,6 +72,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
       }
     } else if (waitedUs < spinUs + kYieldUs) {
       sched_yield();
+      ++yields;
     } else {
       const uint32_t token = context_.endpoint->prepareSleep();
       if (ready()) {
@@ -79,6 +87,7 @@ bool Waiter::slow(int peerRank, ReadyCheck ready) {
     }
     poll();
     if (ready()) {
+      context_.metByYield = yields == 1 ? context_.metByYield + 1 : 0;
       return true;
     }
     if (context_.abort->load(std::memory_order_acquire) || context_.endpoint->faulted() ||
