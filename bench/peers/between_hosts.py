@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """All-reduce between two hosts over TCP: peal beside Open MPI and gloo, in alternation.
 
-    bench/peers/between_hosts.py [--rate 1gbit] [--rounds 9] [--real-time] [--json FILE]
+    bench/peers/between_hosts.py [--rate 1gbit] [--rounds 9] [--real-time] [--sizes 8 1048576] [--json FILE]
 
 The hosts are two network namespaces of this machine (tools/hosts/hosts.py), one rank on each; needs root. At every size
 each round asks every contender for one batch; printed are medians over the rounds, and the least of peers' times / peal's.
@@ -41,12 +41,12 @@ def start_on(made, host, command, **environment):
 IN_PLACE = {"gloo halving_doubling"}
 
 
-def peal(made, program, mode):
+def peal(made, program, mode, name="peal"):
     def start(ranks, control, meeting):
         return [start_on(made, rank, [program, mode, control, meeting], PEAL_RANK=str(rank), PEAL_SIZE=str(ranks),
                          PEAL_ROOT=f"host0:{hosts.ROOT_PORT}", PEAL_LOCAL_RANK="0", PEAL_LOCAL_SIZE="1")
                 for rank in range(ranks)]
-    return contenders.Contender("peal" if mode == "plain" else f"peal {mode}", "peal", {mode}, start)
+    return contenders.Contender(name if mode == "plain" else f"{name} {mode}", "peal", {mode}, start)
 
 
 def open_mpi(made, program, variant):
@@ -68,9 +68,11 @@ def gloo(made, program, algorithm):
     return contenders.Contender(f"gloo {algorithm}", "peer", set(), start)
 
 
-def entrants(made, build, say):
+def entrants(made, build, against, say):
     built = contenders.peer_drivers(build, ["Open MPI", "gloo"], say)
     found = [peal(made, os.path.join(build, "bench", "peers", "driver_peal"), mode) for mode in ("plain", "in-place")]
+    for name, program in (one.split("=", 1) for one in against):
+        found += [peal(made, os.path.abspath(program), mode, f"peal {name}") for mode in ("plain", "in-place")]
     if "Open MPI" in built:
         found += [open_mpi(made, built["Open MPI"], variant) for variant in OPEN_MPI_FLAGS]
     if "gloo" in built:
@@ -150,7 +152,9 @@ def main():
     parser.add_argument("--no-build", action="store_true", help="take what is in the build folder")
     parser.add_argument("--rate", help="of each link in each direction, as tc says it: 1gbit; unlimited without")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--most", type=int, default=64 << 20, help="largest size in bytes")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="in bytes")
+    parser.add_argument("--against", nargs="+", default=[], metavar="NAME=PROGRAM",
+                        help="driver_peal of other builds of peal, measured beside")
     parser.add_argument("--only", help="contenders whose names hold one of these, separated by commas; peal always")
     parser.add_argument("--real-time", action="store_true", help="batches before whatever else the machine runs")
     parser.add_argument("--json", help="write all times here")
@@ -164,12 +168,12 @@ def main():
         contenders.install(say)
     if not arguments.no_build:
         contenders.build_peal(build)
-    sizes = [size for size in SIZES if size <= arguments.most]
+    sizes = arguments.sizes
     chosen = [""] if arguments.only is None else ["peal", *arguments.only.split(",")]
     comparison = Comparison(say, arguments.real_time)
     with hosts.Hosts(2, arguments.rate) as made:
         try:
-            for contender in entrants(made, build, say):
+            for contender in entrants(made, build, arguments.against, say):
                 if any(part in contender.name for part in chosen):
                     comparison.start(contender)
             for number, size in enumerate(sizes):

@@ -81,7 +81,8 @@ Blocks blocksFor(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
 constexpr double kSumUsPerByte = 1.0 / 30000;
 
 double sumUs(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
-  const double terms = algorithm == AlgorithmId::OneShotAllReduce    ? nodes.ranks - 1
+  const double peers = nodes.ranks - 1;
+  const double terms = algorithm == AlgorithmId::OneShotAllReduce    ? peers - peers / nodes.ranks
                        : algorithm == AlgorithmId::DoublingAllReduce ? logBelow(nodes.nodes)
                                                                      : 0;
   return terms * static_cast<double>(bytes) * kSumUsPerByte;

@@ -209,9 +209,9 @@ class PealInfo(unittest.TestCase):
         # One rank on each node: cut as a communicator cuts it, for what carries it there.
         apart = ("--explain", "all_reduce", "16M", "--nodes", "2", "--ranks-per-node", "1", "--json")
         answer = json.loads(run(*apart, PEAL_TRANSPORT="tcp").stdout)
-        self.assertEqual((answer["chosen"], answer["candidates"][0]["chunkBytes"]), ("two_shot", 4 * 131072))
+        self.assertEqual((answer["chosen"], answer["candidates"][0]["chunkBytes"]), ("two_shot", 2 * 262144))
         self.assertNotIn("hierarchical", [candidate["algorithm"] for candidate in answer["candidates"]])
-        self.assertIn("between nodes over tcp, where 4 messages of 131072 bytes", answer["reason"])
+        self.assertIn("between nodes over tcp, where 2 messages of 262144 bytes", answer["reason"])
         self.assertIn("between nodes over tcp;", json.loads(run(*call, "--json", PEAL_TRANSPORT="tcp").stdout)["reason"])
         deterministic = run(*call, PEAL_DETERMINISTIC="1", PEAL_ALGO="tree")
         self.assertIn("legal are: one_shot, two_shot", deterministic.stderr)

@@ -32,7 +32,7 @@ constexpr size_t kEventsMost = 32;
 
 // A rank's card: what must be the same everywhere.
 struct Card {
-  uint64_t version = 1;
+  uint64_t version = 2;
   uint64_t slotBytes = 0;
   uint64_t slots = 0;
 };
@@ -259,11 +259,11 @@ void TcpFabric::leave() {
 namespace peal {
 
 FabricOptions tcpOptions(const FabricOptions& asked) {
-  constexpr int kFactor = 2;
+  constexpr int kSlotsFactor = 2, kBytesFactor = 4;
   constexpr int kSlotsMost = 64;  // whoever posts references remembers so many
-  return !asked.ranksApart
-             ? asked
-             : FabricOptions{asked.slotBytes * kFactor, std::min(asked.slots * kFactor, kSlotsMost), true};
+  return !asked.ranksApart ? asked
+                           : FabricOptions{asked.slotBytes * kBytesFactor,
+                                           std::min(asked.slots * kSlotsFactor, kSlotsMost), true};
 }
 
 Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options) { return openTcpWith(options, ""); }

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kPiecesMost = 16;  // of one call of the system
 
+static_assert(kHeaderBytes % kCacheLineBytes == 0);  // wire.h says why
+
 }  // namespace
 
 TcpLink::TcpLink(Station& station, PeerSocket peer)

@@ -202,13 +202,20 @@ void HostPort::sendAllFrom(Chunk c, From from) {
   }
 }
 
+// Where messages are best handed over several at a time, a chunk is two at least: one is added up while the
+// other comes.
+size_t HostPort::sliceBytes(Chunk c) const {
+  const size_t slotBytes = context_.endpoint->slotBytes();
+  return context_.endpoint->burst() > 1 && bytes(c) <= slotBytes ? slotBytes / 2 : slotBytes;
+}
+
 template <class Each>
 void HostPort::inSlices(Chunk c, Each&& each) {
   if (wholeChunks_) {
     each(c);
     return;
   }
-  const size_t slice = context_.endpoint->slotBytes() / elementBytes_;
+  const size_t slice = sliceBytes(c) / elementBytes_;
   size_t done = 0;
   do {  // also for no elements
     const size_t count = std::min(slice, c.count - done);

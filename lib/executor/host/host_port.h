@@ -93,6 +93,7 @@ class HostPort {
   bool mayPassInPlace(const Blocks& blocks);
   const std::byte* source(From from, Chunk c) const { return from == From::In ? inAt(c) : outAt(c); }
 
+  size_t sliceBytes(Chunk c) const;
   template <class Each>
   void inSlices(Chunk c, Each&& each);
   void recvSlice(int from, Chunk c);
