@@ -4,6 +4,8 @@ compared, and exported to files that are read here by hand.
     peal-ckpt_test.py PROGRAM
 """
 import json
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -92,6 +94,19 @@ class Commands(unittest.TestCase):
         self.assertEqual(tensors["a weight.moment2"], ("F32", [2, 3], bytes(24)))
         self.assertEqual(len(tensors), 6)
         self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
+
+    def test_export_leaves_a_whole_file_or_none(self):
+        def short_disk():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        done = subprocess.run([PROGRAM, "export", self.path / "one", self.path / "weights"], capture_output=True,
+                              text=True, timeout=60, check=False, preexec_fn=short_disk)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("weights cannot be written whole; it needs", done.stderr)
+        self.assertEqual(sorted(entry.name for entry in self.path.iterdir()), ["in", "one"])
+        self.succeed("export", self.path / "one", self.path / "weights")
+        self.assertEqual(sorted(entry.name for entry in self.path.iterdir()), ["in", "one", "weights"])
 
     def rewrite_manifest(self, *changes):
         manifest = self.path / "one" / "manifest.txt"

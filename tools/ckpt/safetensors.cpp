@@ -1,9 +1,13 @@
 #include "tools/ckpt/safetensors.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -44,6 +48,24 @@ void writeValues(const zero::Checkpoint& checkpoint, const Tensor& tensor, std::
     out.write(reinterpret_cast<const char*>(halves.data()),
               static_cast<std::streamsize>(halves.size() * sizeof(uint16_t)));
   }
+}
+
+// Removed at the end, however that comes; by then the whole file has its own name.
+struct Unfinished {
+  explicit Unfinished(std::string name) : path(std::move(name)) {}
+  ~Unfinished() { (void)unlink(path.c_str()); }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  const std::string path;
+};
+
+bool bringToDisk(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool done = file >= 0 && fsync(file) == 0;
+  if (file >= 0) {
+    close(file);
+  }
+  return done;
 }
 
 std::vector<float> readValues(std::ifstream& in, uint64_t offset, uint64_t elements, bool isHalf) {
@@ -101,15 +123,21 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
-  std::ofstream out(file, std::ios::binary);
+  const Unfinished unfinished(fmt::format("{}.exporting-{}", file, getpid()));
+  std::ofstream out(unfinished.path, std::ios::binary);
   out.write(reinterpret_cast<const char*>(&length), sizeof length);
   out << text;
   for (const Tensor& tensor : tensors) {
     writeValues(checkpoint, tensor, out);
   }
   out.close();
-  if (!out) {
+  if (!out || !bringToDisk(unfinished.path)) {
     throw ToolError(fmt::format("{} cannot be written whole; it needs {} bytes", file, 8 + length + offset));
+  }
+  // Not over one that somebody else has made meanwhile.
+  if (link(unfinished.path.c_str(), file.c_str()) != 0 &&
+      (errno == EEXIST || rename(unfinished.path.c_str(), file.c_str()) != 0)) {
+    throw ToolError(fmt::format("cannot give {} its name: {}", file, std::strerror(errno)));
   }
 }
 
