@@ -152,13 +152,24 @@ Result<void> Staging::publish() {
     }
     replaced = true;
   }
-  PEAL_TRY(lock_.sync());
+  isPublished_ = true;
+  if (const Result<void> synced = lock_.sync(); !synced) {
+    return Error{
+        synced.error().code,
+        fmt::format("{} is the new checkpoint and whole, but may be lost if the machine goes down: {}{}",
+                    target_, synced.error().message,
+                    replaced ? fmt::format("; the older one is in {} until the next save", path_) : "")};
+  }
   if (replaced) {
     removeTree(path_);
   }
   return {};
 }
 
-void Staging::discard() const { removeTree(path_); }
+void Staging::discard() const {
+  if (!isPublished_) {
+    removeTree(path_);
+  }
+}
 
 }  // namespace peal::zero::checkpoint

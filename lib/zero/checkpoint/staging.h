@@ -21,12 +21,14 @@ class Staging {
   static Result<Staging> make(const std::string& target, uint64_t id);
 
   // The directory, complete and synced, becomes the target, at once; what was there before is removed after.
+  // If it is in its place and that cannot be brought to the disk, both stay, and the error says so.
   Result<void> publish();
-  // Removes the directory. Nothing is published.
+  // Removes the directory, unless what it held is published: then an older checkpoint may be there.
   void discard() const;
 
  private:
   std::string target_, path_, parent_;
+  bool isPublished_ = false;
   File lock_;
 };
 
