@@ -226,7 +226,9 @@ PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
 PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything
- * (nothing is allocated later), and gives every rank rank 0's values. */
+ * that grows with the model, and gives every rank rank 0's values. Later memory is for a moment only: 4 MiB
+ * and the layout's tables when buckets are rebuilt, 4 bytes per element of what pealZeroRead reads, the
+ * buffers of checkpoints (below), and some bytes for each operation that is queued. */
 PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
 
 /* ---- GPU memory ------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ class Engine {
   // seal()
   void makeModel();
   void planArenas();
+  Result<void> prepare();
   Result<void> allocate();
   Result<void> agree(const Result<void>& prepared);
   uint64_t digestOptions() const;
@@ -132,7 +133,7 @@ class Engine {
   Optimizer optimizer_;
   FusedStep fused_;
   ArenaList memory_;
-  std::array<int64_t, kSquareLimbs + 4> control_{};  // of the step's small all-reduce
+  std::array<int64_t, kControlWords> control_{};  // of the step's small all-reduce
   std::unique_ptr<Collectives> collectives_;
   std::unique_ptr<checkpoint::State> state_;
   std::unique_ptr<checkpoint::Save> save_;  // in flight

@@ -15,18 +15,31 @@ namespace {
 // Places in the announcement's small all-reduce.
 constexpr size_t kAnnouncedTokens = 0;
 constexpr size_t kAnnouncedRate = 1;
-constexpr size_t kAnnouncedRateSquared = 2;
+static_assert(kAnnouncedRate + kRateWords == kAnnouncedWords);
+
+constexpr int kRatePartBits = 22;  // the squares of 2^17 ranks still fit a word
+static_assert((kRateWords - 1) * kRatePartBits >= 64);
 
 }  // namespace
 
-int64_t rateDigest(double learningRate) {
-  const auto bits = std::bit_cast<uint64_t>(learningRate);
-  return static_cast<int64_t>((bits * 0x9e3779b97f4a7c15u) >> 44);
+// Parts of the number's bits, and the sum of the parts' squares.
+void stateRate(double learningRate, int64_t* words) {
+  auto bits = std::bit_cast<uint64_t>(learningRate);
+  int64_t& squares = words[kRateWords - 1] = 0;
+  for (size_t i = 0; i + 1 < kRateWords; ++i, bits >>= kRatePartBits) {
+    words[i] = static_cast<int64_t>(bits & ((uint64_t{1} << kRatePartBits) - 1));
+    squares += words[i] * words[i];
+  }
 }
 
-bool ratesAgree(int64_t sum, int64_t sumOfSquares, int ranks) {
-  const auto wide = static_cast<__int128>(sum);
-  return wide * wide == static_cast<__int128>(sumOfSquares) * ranks;
+// N times a sum of squares is at least the square of the sum, and that only if all N are the same (Cauchy and
+// Schwarz): so for each part, and for all parts together.
+bool ratesAgree(const int64_t* sums, int ranks) {
+  __int128 least = 0;
+  for (size_t i = 0; i + 1 < kRateWords; ++i) {
+    least += static_cast<__int128>(sums[i]) * sums[i];
+  }
+  return least == static_cast<__int128>(sums[kRateWords - 1]) * ranks;
 }
 
 // ---- which buckets --------------------------------------------------------------------------------------
@@ -223,10 +236,8 @@ Result<void> FusedStep::run(size_t bucket, Elements from) {
 // What the ranks have announced, added up. On host memory the updates wait for it in the stream and the
 // caller does not; on GPUs the caller waits, whose device goes on.
 Result<void> FusedStep::begin() {
-  const int64_t rate = rateDigest(announced_->learningRate);
   control_[kAnnouncedTokens] = static_cast<int64_t>(announced_->localTokens);
-  control_[kAnnouncedRate] = rate;
-  control_[kAnnouncedRateSquared] = rate * rate;
+  stateRate(announced_->learningRate, &control_[kAnnouncedRate]);
   PEAL_TRY(collectives_->allReduceControl(control_.data(), control_.size()));
   if (!isOnHost()) {
     return collectives_->checked("the update", beginUpdate());
@@ -244,8 +255,7 @@ Result<void> FusedStep::begin() {
 // why.
 Result<void> FusedStep::beginUpdate() {
   const int64_t tokens = control_[kAnnouncedTokens];
-  agreed_ = tokens != 0 &&
-            ratesAgree(control_[kAnnouncedRate], control_[kAnnouncedRateSquared], collectives_->ranks());
+  agreed_ = tokens != 0 && ratesAgree(&control_[kAnnouncedRate], collectives_->ranks());
   return optimizer_->beginUpdate(announced_->learningRate, updates_ + 1,
                                  1 / static_cast<double>(std::max<int64_t>(tokens, 1)),
                                  agreed_ ? Optimizer::Does::Update : Optimizer::Does::Nothing);

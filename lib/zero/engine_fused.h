@@ -27,10 +27,15 @@ class Gradients;
 class Optimizer;
 class Weights;
 
-// A learning rate as ranks compare them: 20 bits, so that the square times 2^20 ranks fits in int64.
-int64_t rateDigest(double learningRate);
-// Whether ranks with these sums of digests and of their squares have equal digests: the variance is zero.
-bool ratesAgree(int64_t sum, int64_t sumOfSquares, int ranks);
+// A learning rate as ranks compare them, by a sum over ranks: so many words.
+inline constexpr size_t kRateWords = 4;
+void stateRate(double learningRate, int64_t* words);
+// Whether ranks whose words have these sums stated one and the same.
+bool ratesAgree(const int64_t* sums, int ranks);
+
+// Of the small all-reduces: of a step (squares, a flag, tokens, the rate) and of its announcement.
+inline constexpr size_t kControlWords = kSquareLimbs + 2 + kRateWords;
+inline constexpr size_t kAnnouncedWords = 1 + kRateWords;
 
 class FusedStep {
  public:
@@ -105,7 +110,7 @@ class FusedStep {
   uint64_t updates_ = 0;
   uint64_t ran_ = 0;
   std::vector<Part> parts_;
-  std::array<int64_t, 3> control_{};  // tokens, and the learning rate's digest and its square
+  std::array<int64_t, kAnnouncedWords> control_{};  // tokens, and the learning rate
   // Of the stream's thread until the marks are passed.
   bool agreed_ = false;  // the ranks on what the step is
   SquareSum squares_;

@@ -45,7 +45,7 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const Result<const float*> state =
       optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
   if (!state) {
-    return state.error();
+    return collectives_->checked("reading values", state.error());
   }
   if (model_.stage() == 0) {
     std::copy_n(*state, own, values);

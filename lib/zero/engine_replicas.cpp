@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "lib/zero/checkpoint/vote.h"
 #include "lib/zero/engine.h"
 
 namespace peal::zero {
@@ -24,9 +25,24 @@ uint64_t hashOf(std::span<const std::byte> bytes, uint64_t hash) {
 }
 
 struct Held {
-  uint64_t weights, owned;
+  uint64_t weights = 0, owned = 0;
 };
-static_assert(sizeof(Held) == 2 * sizeof(uint64_t));
+
+// A multiple of a word, so that pieces of a GPU's memory need little of the host's.
+constexpr size_t kPieceBytes = size_t{256} << 10;
+
+Result<uint64_t> hashOf(Device& device, std::span<const std::byte> arena, uint64_t hash) {
+  std::vector<std::byte> room;
+  for (size_t at = 0; at < arena.size(); at += kPieceBytes) {
+    const size_t size = std::min(kPieceBytes, arena.size() - at);
+    const Result<const std::byte*> bytes = device.view<std::byte>(arena.data() + at, size, room);
+    if (!bytes) {
+      return bytes.error();
+    }
+    hash = hashOf({*bytes, size}, hash + 1);
+  }
+  return hash;
+}
 
 // One sentence for ranks `ranks`, of which rank r holds hashes[r] of `what`; empty if all are the same.
 std::string differences(const std::vector<int>& ranks, const std::vector<uint64_t>& hashes,
@@ -53,39 +69,37 @@ std::string differences(const std::vector<int>& ranks, const std::vector<uint64_
 
 Result<void> Engine::checkReplicas() {
   PEAL_TRY(checkSealed());
-  if (weights_.anyOpen() || gradients_.anyHandedOver()) {
-    return Error{pealInvalidUsage,
-                 "replicas are compared between steps: all units left, and no gradient handed over"};
-  }
   PEAL_TRY(collectives_->finish());  // the new weights are gathered
-  const auto ranks = static_cast<size_t>(collectives_->ranks());
-  const int shards = model_.stage() == 0 ? 1 : collectives_->shards();
-  std::vector<Held> held(ranks);
-  Held& own = held[static_cast<size_t>(collectives_->rank())];
-  std::vector<std::span<const std::byte>> arenas{weights_.held()};
-  for (const std::span<const std::byte> state : optimizer_.held()) {
-    arenas.push_back(state);
-  }
-  uint64_t* hash = &own.weights;
-  for (const std::span<const std::byte> arena : arenas) {
-    std::vector<std::byte> room;
-    const Result<const std::byte*> bytes =
-        collectives_->device()->view<std::byte>(arena.data(), arena.size(), room);
-    if (!bytes) {
-      return bytes.error();
+  Held own;
+  const auto hashAll = [&]() -> Result<void> {
+    if (weights_.anyOpen() || gradients_.anyHandedOver()) {
+      return Error{pealInvalidUsage,
+                   "replicas are compared between steps: all units left, and no gradient handed over"};
     }
-    *hash = hashOf({*bytes, arena.size()}, *hash + 1);
-    hash = &own.owned;
+    Device& device = *collectives_->device();
+    const auto add = [&](std::span<const std::byte> arena, uint64_t& hash) -> Result<void> {
+      const Result<uint64_t> all = hashOf(device, arena, hash);
+      hash = all ? *all : hash;
+      return all ? Result<void>() : Result<void>(all.error());
+    };
+    PEAL_TRY(add(weights_.held(), own.weights));
+    for (const std::span<const std::byte> state : optimizer_.held()) {
+      PEAL_TRY(add(state, own.owned));
+    }
+    return {};
+  };
+  // Whoever cannot tell says so: nobody waits for it.
+  const Result<void> hashed = hashAll();
+  const Result<std::vector<checkpoint::VoteValues>> votes =
+      checkpoint::vote(*collectives_, hashed, {own.weights, own.owned});
+  if (!votes) {
+    return votes.error();
   }
-  const std::vector<size_t> counts(ranks, 2);
-  PEAL_TRY(collectives_->allGather(Among::All, pealZeroInspect, &own, held.data(), counts, pealUint64,
-                                   Data::Host));
-  PEAL_TRY(collectives_->finish());
-
+  const int shards = model_.stage() == 0 ? 1 : collectives_->shards();
   std::vector<uint64_t> weights, owned;
-  for (const Held& of : held) {
-    weights.push_back(of.weights);
-    owned.push_back(of.owned);
+  for (const checkpoint::VoteValues& of : *votes) {
+    weights.push_back(of[0]);
+    owned.push_back(of[1]);
   }
   std::string found;
   if (model_.stage() <= 2) {

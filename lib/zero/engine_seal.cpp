@@ -58,9 +58,8 @@ Result<void> Engine::seal() {
   if (sealed_) {
     return Error{pealInvalidUsage, "the engine is sealed already"};
   }
-  makeModel();
   // A rank that cannot go on still takes part in the agreement: the others learn of it at once.
-  Result<void> agreed = agree(allocate());
+  Result<void> agreed = agree(prepare());
   if (!agreed) {
     if (!rejected_) {
       rejected_ = agreed.error();
@@ -70,6 +69,15 @@ Result<void> Engine::seal() {
   PEAL_TRY(broadcastInitial());
   sealed_ = true;
   return {};
+}
+
+Result<void> Engine::prepare() {
+  try {
+    makeModel();
+    return allocate();
+  } catch (const std::bad_alloc&) {
+    return Error{pealSystemError, "out of memory for the engine's tables"};
+  }
 }
 
 void Engine::makeModel() {
@@ -144,14 +152,10 @@ Result<void> Engine::allocate() {
   if (registered_.empty()) {
     return Error{pealInvalidUsage, "the engine has no parameters: call pealZeroAddParameter"};
   }
-  try {
-    PEAL_TRY(weights_.allocate(model_, *collectives_));
-    PEAL_TRY(gradients_.allocate(model_, *collectives_, fused_));
-    PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
-    fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
-  } catch (const std::bad_alloc&) {
-    return Error{pealSystemError, "out of memory for the engine's tables"};
-  }
+  PEAL_TRY(weights_.allocate(model_, *collectives_));
+  PEAL_TRY(gradients_.allocate(model_, *collectives_, fused_));
+  PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
+  fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
   weights_.describeMemory(memory_);
   gradients_.describeMemory(memory_);
   optimizer_.describeMemory(memory_);

@@ -19,8 +19,8 @@ constexpr uint64_t kMostTokens = uint64_t{1} << 42;  // per rank and step; 2^20 
 // Places in the control message after the limbs.
 constexpr size_t kNonFinite = kSquareLimbs;
 constexpr size_t kTokens = kSquareLimbs + 1;
-constexpr size_t kRateDigest = kSquareLimbs + 2;
-constexpr size_t kRateDigestSquared = kSquareLimbs + 3;
+constexpr size_t kRate = kSquareLimbs + 2;
+static_assert(kRate + kRateWords == kControlWords);
 
 }  // namespace
 
@@ -149,15 +149,13 @@ Result<Engine::Totals> Engine::addUpRanks(double learningRate, uint64_t localTok
   squares.add(fused_.squares());
   const std::array<int64_t, kSquareLimbs> limbs = squares.limbs();
   std::copy(limbs.begin(), limbs.end(), control_.begin());
-  const int64_t rate = rateDigest(learningRate);
   control_[kNonFinite] = squares.nonFinite();
   control_[kTokens] = static_cast<int64_t>(localTokens);
-  control_[kRateDigest] = rate;
-  control_[kRateDigestSquared] = rate * rate;
+  stateRate(learningRate, &control_[kRate]);
   PEAL_TRY(collectives_->allReduceControl(control_.data(), control_.size()));
   PEAL_TRY(collectives_->finish());
 
-  if (!ratesAgree(control_[kRateDigest], control_[kRateDigestSquared], collectives_->ranks())) {
+  if (!ratesAgree(&control_[kRate], collectives_->ranks())) {
     rejected_ = Error{pealInvalidUsage,
                       fmt::format("the ranks passed different learning rates to step {}; rank {} passed {}",
                                   steps_ + 1, collectives_->rank(), learningRate)};

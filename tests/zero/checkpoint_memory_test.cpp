@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "tests/zero/checkpoint_support.h"
 
@@ -14,10 +15,11 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 std::atomic<size_t> liveBytes{0}, peakBytes{0};
-std::atomic<int> large{0};  // allocations of more than all buffers may have together
+std::atomic<int> large{0};        // allocations of more than all buffers may have together
+thread_local bool fails = false;  // the next allocation of this thread
 
 void* counted(size_t bytes) {
-  void* const made = std::malloc(bytes == 0 ? 1 : bytes);
+  void* const made = std::exchange(fails, false) ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
   if (made == nullptr) {
     throw std::bad_alloc();
   }
@@ -104,6 +106,27 @@ TEST(CheckpointMemory, StaysWithinTheDocumentedBounds) {
       expectBuffersOnly(allocatedBy([&] { engine.load(directory / "beside"); }));
     });
   }
+}
+
+// The others learn of it by the agreement: not at the deadline, nor because that rank leaves.
+TEST(OutOfMemory, ARankThatCannotSealIsToldOf) {
+  onRanks(3, [](int rank, pealComm_t comm) {
+    pealZeroOptions_t options = checkpointOptions(1);
+    Engine engine(comm, options);
+    pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+    parameter.name = "w";
+    parameter.dims = 1;
+    parameter.extents[0] = 8;
+    const float values[8] = {};
+    engine.setInitial(engine.addParameter(parameter), values);
+    fails = rank == 1;
+    EXPECT_EQ(pealZeroSeal(engine.handle()), rank == 1 ? pealSystemError : pealRemoteError);
+    const std::string told = pealZeroGetLastError(engine.handle());
+    EXPECT_CONTAINS(told,
+                    rank == 1 ? "out of memory for the engine's tables" : "rank 1 cannot seal the engine");
+    int meet = 1;  // nobody has left
+    EXPECT_EQ(pealAllReduce(&meet, &meet, 1, pealInt32, pealSum, comm, nullptr), pealSuccess);
+  });
 }
 
 }  // namespace

@@ -397,16 +397,25 @@ TEST(Disagreement, MissingFirstValuesOnRankZeroAreToldToAll) {
 }
 
 TEST(Disagreement, LearningRatesAndNoTokens) {
-  onRanks(3, [](int rank, pealComm_t comm) {
-    Trainer trainer(comm, rank, optionsOf(1), unevenShape());
-    try {
-      trainer.step(rank == 2 ? 0.02 : 0.01);
-      ADD_FAILURE() << "different learning rates were accepted on rank " << rank;
-    } catch (const Failure& failure) {
-      EXPECT_EQ(failure.code, pealInvalidUsage);
-      EXPECT_NE(std::strstr(failure.what(), "different learning rates"), nullptr) << failure.what();
+  const double twin = 0.01 + 1346269 * (std::nextafter(0.01, 1.0) - 0.01);
+  // Far apart, one bit apart, and such that a digest of few bits would not see it.
+  for (const double other : {0.02, std::nextafter(0.01, 1.0), twin}) {
+    for (const bool announces : {false, true}) {
+      onRanks(3, [&](int rank, pealComm_t comm) {
+        pealZeroOptions_t options = optionsOf(1);
+        options.skipNonFinite = announces ? 0 : 1;
+        Trainer trainer(comm, rank, options, unevenShape());
+        trainer.announces = announces;
+        try {
+          trainer.step(rank == 2 ? other : 0.01);
+          ADD_FAILURE() << "different learning rates were accepted on rank " << rank;
+        } catch (const Failure& failure) {
+          EXPECT_EQ(failure.code, pealInvalidUsage);
+          EXPECT_NE(std::strstr(failure.what(), "different learning rates"), nullptr) << failure.what();
+        }
+      });
     }
-  });
+  }
   onRanks(3, [](int rank, pealComm_t comm) {
     Trainer trainer(comm, rank, optionsOf(2), unevenShape());
     trainer.tokens = [](int) { return uint64_t{0}; };
@@ -417,6 +426,26 @@ TEST(Disagreement, LearningRatesAndNoTokens) {
       EXPECT_EQ(failure.code, pealInvalidArgument);
       EXPECT_NE(std::strstr(failure.what(), "no rank had a token"), nullptr) << failure.what();
     }
+  });
+}
+
+// A rank that cannot compare says so, and nobody waits for it.
+TEST(Disagreement, WhoIsInTheMiddleOfAStepComparesNoReplicas) {
+  onRanks(3, [](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, optionsOf(1), unevenShape());
+    trainer.step();
+    if (rank == 1) {
+      trainer.engine().enter(0, pealZeroForward);
+    }
+    EXPECT_EQ(pealZeroCheckReplicas(trainer.engine().handle()),
+              rank == 1 ? pealInvalidUsage : pealRemoteError);
+    EXPECT_NE(std::strstr(pealZeroGetLastError(trainer.engine().handle()), "compared between steps"), nullptr)
+        << pealZeroGetLastError(trainer.engine().handle());
+    if (rank == 1) {
+      trainer.engine().leave(0, pealZeroForward);
+    }
+    trainer.engine().checkReplicas();
+    EXPECT_EQ(trainer.step().step, 2u);
   });
 }
 
