@@ -363,7 +363,8 @@ TEST(SumOfBf16, HasTheErrorOfOneRoundingWhateverTheNumberOfRanks) {
     double once, atEachHop;
   };
   for (const auto& [ranks, once, atEachHop] :
-       {Published{4, 1.69e-3, 2.65e-3}, Published{8, 1.66e-3, 3.55e-3}, Published{64, 1.65e-3, 8.33e-3}}) {
+       {Published{4, 1.69e-3, 2.65e-3}, Published{8, 1.66e-3, 3.55e-3}, Published{64, 1.65e-3, 8.33e-3},
+        Published{256, 1.68e-3, 1.57e-2}}) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     std::vector<std::vector<uint16_t>> gradients(ranks, std::vector<uint16_t>(kElements));
@@ -392,7 +393,7 @@ TEST(SumOfBf16, HasTheErrorOfOneRoundingWhateverTheNumberOfRanks) {
       return std::sqrt(wrong / all);
     };
     EXPECT_NEAR(error(sum) / once, 1, 0.05) << ranks << " ranks: " << error(sum);
-    EXPECT_NEAR(error(ring) / atEachHop, 1, 0.2) << ranks << " ranks: " << error(ring);
+    EXPECT_NEAR(error(ring) / atEachHop, 1, 0.25) << ranks << " ranks: " << error(ring);
   }
 }
 
