@@ -1,7 +1,8 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [SHARDS n] [ONE_THREAD]
-#   [OF_HEADERS]): a GoogleTest program. SHARDS: it is long and waits much, so it is run as n tests side by side. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder
+# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [COST seconds] [SHARDS n] [ONE_THREAD]
+#   [OF_HEADERS]): a GoogleTest program. SHARDS: it is long and waits much, so it is run as n tests side by side. COST: about how long it
+#   takes under a sanitizer, if more than 10 s. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder
 #   below tests/ as a label (unit, processes, ...), and LABELS besides. Those of the label `slow` are neither built nor
 #   run under sanitizers, those of ONE_THREAD not under the thread sanitizer, which can find nothing there. OF_HEADERS:
 #   what is tested is in headers, so UBSan looks at all of the test: see peal_test_checks.
@@ -130,8 +131,11 @@ function(peal_library)
   target_link_libraries(peal_internal PUBLIC peal_headers peal_options fmt::fmt Threads::Threads ${libraries})
 endfunction()
 
+# Of a test that hangs; no test takes near as long on any machine.
+set(PEAL_TEST_TIMEOUT 600)
+
 function(peal_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS" "TIMEOUT;SHARDS" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS" "COST;SHARDS" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   if(NOT "slow" IN_LIST arg_LABELS)
     # What is tested is optimized as it is installed; the tests around it need not be.
@@ -150,8 +154,8 @@ function(peal_test name)
   if(NOT arg_OF_HEADERS)
     target_link_libraries(${name} PRIVATE peal_test_checks)
   endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
+  if(NOT arg_COST)
+    set(arg_COST 10)
   endif()
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
   string(REGEX REPLACE "/.*" "" folder "${folder}")
@@ -174,6 +178,6 @@ function(peal_test name)
   else()
     add_test(NAME ${name} COMMAND ${name})
   endif()
-  # COST: the first run of a build starts those first that may take longest; later ones know how long they took.
-  set_tests_properties(${tests} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  # The first run of a build starts the long ones first; later ones know how long they took.
+  set_tests_properties(${tests} PROPERTIES TIMEOUT ${PEAL_TEST_TIMEOUT} COST ${arg_COST} LABELS "${arg_LABELS}")
 endfunction()

@@ -216,9 +216,9 @@ PEAL_API pealResult_t pealCommDestroy(pealComm_t comm);
 
 /* Makes every running and later operation on comm return an error, on this rank at once and on the
  * others as they notice, then frees comm once its own operations have left. May be called from any
- * thread while another is inside a call on comm; that call returns pealRemoteError. On a GPU running kernels
- * leave within 100 ms. CUDA graphs that hold operations of comm stay legal to launch and destroy: their
- * operations do nothing. */
+ * thread while another is inside a call on comm; that call returns pealRemoteError. On a GPU kernels that
+ * wait look for it about every 100 us, and leave. CUDA graphs that hold operations of comm stay legal to
+ * launch and destroy: their operations do nothing. */
 PEAL_API pealResult_t pealCommAbort(pealComm_t comm);
 
 PEAL_API pealResult_t pealCommCount(const pealComm_t comm, int* count);

@@ -73,7 +73,7 @@ TEST(ApiCollectives, ProcessesOverCudaIpc) {
   constexpr int kRanks = 4;
   SharedValue<Meeting> gpuMeeting;
   SharedValue<Meeting> hostMeeting;
-  expectAllSucceeded(runProcesses(kRanks, std::chrono::seconds(60), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(kRanks, kHangs, [&](const Child& child) {
     enter(with(smallGpu(), {{"PEAL_ALGO", "two_shot"}}), {});
     const int rank = child.index();
     const int device = rank / 2;  // two processes on each of two devices
@@ -108,7 +108,7 @@ TEST(ApiCollectives, ProcessesOverCudaIpc) {
 // Without PEAL_SLOT_BYTES a GPU's slots are as large as fit: not what the variable's default says.
 TEST(ApiCollectives, SlotsOfTheDefaultSizeAreNotThoseThatFit) {
   SharedValue<Meeting> meeting;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     const int rank = child.index();
     Environment environment = with(smallGpu(), {{"PEAL_SLOT_BYTES", "65536"}});
     if (rank == 0) {

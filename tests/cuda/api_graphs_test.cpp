@@ -110,7 +110,7 @@ TEST(ApiGraphs, AfterAbortLaunchesDoNothing) {
       const auto start = std::chrono::steady_clock::now();
       graph.launch(stream);
       stream.synchronize();
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+      EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce);
       EXPECT_EQ(floatsOf(data), std::vector<float>(kGraphCount, 1.0F));
       graph.destroy();
     });
@@ -217,7 +217,7 @@ TEST(ApiGraphs, AfterAPeersAbortLaunchesEnd) {
           graph.launch(stream);
           stream.synchronize();
         }
-        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+        EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce);
         EXPECT_EQ(pealBarrier(comm, stream.peal()), pealRemoteError) << pealGetLastError(nullptr);
         expectRefusedForGraphs(pealCommDestroy(comm), "1 CUDA graph ");
         EXPECT_EQ(floatsOf(data), std::vector<float>(kGraphCount, 2.0F));

@@ -128,7 +128,7 @@ void expectHostStaging(const MemoryTest& test, const std::string& reason) {
     ASSERT_TRUE(id) << id.error().message;
     self.meet();
     EXPECT_EQ(self.memory->addressAt((self.rank + 1) % self.size, data, 4096), 0U);
-    EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(1000)));
+    EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs)));
     EXPECT_EQ(cudaFree(data), cudaSuccess);
     self.meet();
   });
@@ -274,9 +274,9 @@ TEST(DeviceMemory, PeersReadRegisteredBuffersInPlace) {
       EXPECT_EQ(readWord(reinterpret_cast<void*>(addresses[static_cast<size_t>(former)])),
                 static_cast<uint64_t>(1000 + former));
       self.meet();
-      EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(5000)));
+      EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs)));
       EXPECT_EQ(self.memory->addressAt(peer, begin, 8), 0U);
-      const Result<void> again = self.memory->deregisterBuffer(*id, Deadline::afterMs(5000));
+      const Result<void> again = self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs));
       EXPECT_FALSE(again);
       // The peers' mappings are closed, so what comes to the same addresses may be registered anew.
       const Result<uint64_t> other = self.memory->registerBuffer(buffer.data(), 1 << 16);
@@ -340,9 +340,9 @@ TEST(DeviceMemory, TheNewestRegistrationOfAnAddressCounts) {
     ASSERT_TRUE(front);
     EXPECT_EQ(self.memory->addressAt(peer, buffer.data(), 1), 0U);
     EXPECT_NE(self.memory->addressAt(peer, buffer.data() + 4096, 1), 0U);
-    EXPECT_TRUE(self.memory->deregisterBuffer(*front, Deadline::afterMs(5000)));
+    EXPECT_TRUE(self.memory->deregisterBuffer(*front, Deadline::afterMs(kFarMs)));
     EXPECT_NE(self.memory->addressAt(peer, buffer.data(), 1), 0U);
-    EXPECT_TRUE(self.memory->deregisterBuffer(*whole, Deadline::afterMs(5000)));
+    EXPECT_TRUE(self.memory->deregisterBuffer(*whole, Deadline::afterMs(kFarMs)));
     self.meet();
   });
 }
@@ -364,8 +364,8 @@ TEST(DeviceMemory, APeerThatCannotMapGetsCopies) {
       // Notes keep their order: once the second is mapped, the first has been tried.
       EXPECT_TRUE(eventually([&] { return self.memory->addressAt(1, second.data(), 4096) != 0; }));
       EXPECT_EQ(self.memory->addressAt(1, first.data(), 4096), 0U);
-      EXPECT_TRUE(self.memory->deregisterBuffer(*one, Deadline::afterMs(5000)));
-      EXPECT_TRUE(self.memory->deregisterBuffer(*two, Deadline::afterMs(5000)));
+      EXPECT_TRUE(self.memory->deregisterBuffer(*one, Deadline::afterMs(kFarMs)));
+      EXPECT_TRUE(self.memory->deregisterBuffer(*two, Deadline::afterMs(kFarMs)));
     }
     self.meet();
     self.destroy();
@@ -381,7 +381,7 @@ TEST(DeviceMemory, SaysThatABufferWasFreedWhileRegistered) {
       const Result<uint64_t> id = self.memory->registerBuffer(data, 4096);
       ASSERT_TRUE(id);
       buffer.free();
-      const Result<void> result = self.memory->deregisterBuffer(*id, Deadline::afterMs(5000));
+      const Result<void> result = self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs));
       ASSERT_FALSE(result);
       EXPECT_NE(result.error().message.find("was freed while it was registered"), std::string::npos);
       EXPECT_EQ(self.memory->addressAt((self.rank + 1) % self.size, data, 4096), 0U);
@@ -438,7 +438,7 @@ TEST(DeviceMemory, AKilledPeerIsALossAndHoldsNothing) {
         // Its window can still be written by kernels that are on their way.
         writeWord(self.memory->peerWindow(2), 1);
         // The living answer, the dead have let go.
-        const Result<void> retired = self.memory->deregisterBuffer(*id, Deadline::afterMs(5000));
+        const Result<void> retired = self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs));
         EXPECT_TRUE(retired) << retired.error().message;
         self.memory->farewell(2, "rank 2 died");
       },
@@ -482,7 +482,7 @@ TEST(DeviceMemory, AProcessMayExitWhileItsPeersHaveItsWindowMapped) {
     self.meet();
     EXPECT_FALSE(self.memory->loss());
     self.destroy();
-    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(5000)));
+    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(kFarMs)));
     EXPECT_EQ(joined(cudasim::liveObjects()), "");
   });
 }
@@ -521,7 +521,7 @@ TEST(DeviceMemory, ProcessesExitOneAfterTheOther) {
     EXPECT_FALSE(eventually([&] { return self.memory->loss().has_value(); }, 50));
     self.meet();
     self.destroy();
-    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(5000)));
+    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(kFarMs)));
     EXPECT_EQ(joined(cudasim::liveObjects()), "");
   });
 }
@@ -574,7 +574,7 @@ TEST(DeviceMemory, NotesOnTheirWayToWhoeverExitsAreNoFault) {
     EXPECT_FALSE(eventually([&] { return self.memory->loss().has_value(); }, 50));
     self.meet();
     for (const uint64_t id : ids) {
-      const Result<void> retired = self.memory->deregisterBuffer(id, Deadline::afterMs(5000));
+      const Result<void> retired = self.memory->deregisterBuffer(id, Deadline::afterMs(kFarMs));
       EXPECT_TRUE(retired) << retired.error().message;
     }
     EXPECT_FALSE(self.memory->loss());
@@ -635,7 +635,7 @@ uint64_t runWithFailure(const Layout& layout, bool ipc, uint64_t n) {
     }
     self.meet();
     self.destroy();
-    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(5000)));
+    EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(kFarMs)));
     if (self.rank == 0) {
       self.child.say(std::to_string(cudasim::callCount()));
     }
@@ -681,7 +681,7 @@ TEST(DeviceMemory, ConnectingAndRegisteringLeaveACaptureAlone) {
     const Result<uint64_t> id = self.memory->registerBuffer(buffer.data(), 4096);
     EXPECT_TRUE(id) << id.error().message;
     EXPECT_TRUE(eventually([&] { return self.memory->addressAt(1 - self.rank, buffer.data(), 1) != 0; }));
-    EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(5000)));
+    EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs)));
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

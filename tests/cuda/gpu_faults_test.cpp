@@ -17,7 +17,7 @@ using std::chrono::steady_clock;
 constexpr size_t kCount = 3000;
 
 // Until the communicator knows of an error.
-pealResult_t awaitError(pealComm_t comm, milliseconds limit = milliseconds(20000)) {
+pealResult_t awaitError(pealComm_t comm, milliseconds limit = milliseconds(kFarMs)) {
   const auto end = steady_clock::now() + limit;
   pealResult_t error = pealSuccess;
   while (error == pealSuccess && steady_clock::now() < end) {
@@ -33,36 +33,25 @@ void expectWords(const std::string& sentence, const std::vector<std::string>& wo
   }
 }
 
-// How long a kernel that waits for rank 1 keeps its stream after the abort.
-double abortMs() {
-  const std::vector<pealComm_t> comms = initAll({0, 1});
-  double ms = 0;
-  {
-    const GpuStream stream(0);
-    const GpuBuffer data(0, kCount * sizeof(float));
-    PEAL_EXPECT_OK(
-        pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comms[0], stream.peal()));
-    std::this_thread::sleep_for(milliseconds(20));  // spinning by now
-    EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);
-    const auto start = steady_clock::now();
-    PEAL_EXPECT_OK(pealCommAbort(comms[0]));
-    stream.synchronize();
-    ms = std::chrono::duration<double, std::milli>(steady_clock::now() - start).count();
-  }
-  EXPECT_EQ(awaitError(comms[1]), pealRemoteError);
-  expectWords(pealGetLastError(comms[1]), {"rank 0", "abort"});
-  PEAL_EXPECT_OK(pealCommAbort(comms[1]));
-  return ms;
-}
-
+// A kernel waits for rank 1, whose call never comes.
 TEST(GpuFaults, AbortReachesSpinningKernels) {
   inProcess(smallGpu(), [] {
-    // The best of some: other programs may keep the processors for longer than the limit.
-    double best = abortMs();
-    for (int turn = 0; turn < 9 && best >= 100; ++turn) {
-      best = std::min(best, abortMs());
+    const std::vector<pealComm_t> comms = initAll({0, 1});
+    {
+      const GpuStream stream(0);
+      const GpuBuffer data(0, kCount * sizeof(float));
+      PEAL_EXPECT_OK(
+          pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comms[0], stream.peal()));
+      std::this_thread::sleep_for(milliseconds(20));  // mostly spinning by now; right in any case
+      EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);
+      const auto start = steady_clock::now();
+      PEAL_EXPECT_OK(pealCommAbort(comms[0]));
+      stream.synchronize();
+      EXPECT_LT(steady_clock::now() - start, kAtOnce);
     }
-    EXPECT_LT(best, 100);
+    EXPECT_EQ(awaitError(comms[1]), pealRemoteError);
+    expectWords(pealGetLastError(comms[1]), {"rank 0", "abort"});
+    PEAL_EXPECT_OK(pealCommAbort(comms[1]));
   });
 }
 
@@ -152,14 +141,14 @@ TEST(GpuFaults, CallsWhoseMessagesDoNotMeet) {
     Call elsewhere = rooted;
     elsewhere.root = 0;
     expectDisagreement(rooted, elsewhere, {"the root is", "1 on rank 0", "0 on rank 1"});
-    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(15));
+    EXPECT_LT(steady_clock::now() - start, kAtOnce);
   });
 }
 
 // One rank sends or receives, the other is in a collective, and no message meets a wait: whichever deadline
-// comes first says what the other rank does.
+// comes first says what the other rank does. It is long enough for both to have begun.
 TEST(GpuFaults, ATransferBesideACollectiveIsNamed) {
-  inProcess(with(smallGpu(), {{"PEAL_TIMEOUT_MS", "300"}}), [] {
+  inProcess(with(smallGpu(), {{"PEAL_TIMEOUT_MS", "2000"}}), [] {
     for (const bool sends : {true, false}) {
       const std::vector<pealComm_t> comms = initAll({0, 1});
       std::vector<std::string> sentences(2);
@@ -259,7 +248,7 @@ TEST(GpuFaults, AnAbortedCommunicatorLetsTheOtherGoOn) {
   inProcess(smallGpu(), [] {
     const std::vector<pealComm_t> aborted = initAll({0, 0});
     const std::vector<pealComm_t> other = initAll({0, 0});
-    std::barrier ended(2);
+    std::barrier looked(2), ended(2);
     onThreads(2, [&](int rank) {
       const auto index = static_cast<size_t>(rank);
       const GpuStream one(0), two(0);
@@ -276,6 +265,7 @@ TEST(GpuFaults, AnAbortedCommunicatorLetsTheOtherGoOn) {
         EXPECT_EQ(cudaStreamQuery(two.get()), cudaErrorNotReady) << "out of order";
         static_cast<void>(cudaGetLastError());
       }
+      looked.arrive_and_wait();  // rank 1's abort would end rank 0's kernel
       PEAL_EXPECT_OK(pealCommAbort(aborted[index]));
       two.synchronize();
       ended.arrive_and_wait();  // what frees memory waits for all kernels of the device
@@ -338,7 +328,7 @@ TEST(GpuFaults, AbortEndsAFinalizeThatWaits) {
     PEAL_EXPECT_OK(pealCommAbort(comms[0]));
     waiting.join();
     stream.synchronize();
-    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(15));  // the deadline is 20 s
+    EXPECT_LT(steady_clock::now() - start, kAtOnce);
     EXPECT_EQ(awaitError(comms[1]), pealRemoteError);
     PEAL_EXPECT_OK(pealCommAbort(comms[1]));
   });
@@ -354,7 +344,7 @@ PEAL_KERNEL void readBehindTheEnd(uint64_t* data) {
 TEST(GpuFaults, ALostDeviceIsSaidAndReleasesThePeers) {
   for (const bool atWork : {false, true}) {
     SharedValue<Meeting> meeting;
-    expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+    expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
       enter(smallGpu(), {});
       peal::cudasim::setTraps(peal::cudasim::Traps::Error);
       pealConfig_t config = PEAL_CONFIG_INITIALIZER;
@@ -400,7 +390,7 @@ TEST(GpuFaults, ALostDeviceIsSaidAndReleasesThePeers) {
         PEAL_EXPECT_OK(pealCommDestroy(comm));
         expectNothingAlive();
       }
-      EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(19));  // the deadline is 20 s
+      EXPECT_LT(steady_clock::now() - start, kAtOnce);
       return 0;
     }));
   }
@@ -415,9 +405,7 @@ void killAmidTraffic(const char* protocol) {
   SharedValue<Meeting> meeting;
   SharedValue<std::atomic<int>> ended;  // survivors whose kernels have
   Processes processes(kRanks, [&](const Child& child) {
-    enter(with(smallGpu(),
-               {{"PEAL_TIMEOUT_MS", "60000"}, {"PEAL_PROTOCOL", protocol}, {"PEAL_SLOT_BYTES", "8192"}}),
-          {});
+    enter(with(smallGpu(), {{"PEAL_PROTOCOL", protocol}, {"PEAL_SLOT_BYTES", "8192"}}), {});
     const int device = child.index() / 2;
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     config.device = device;
@@ -456,13 +444,13 @@ void killAmidTraffic(const char* protocol) {
     return 0;
   });
   for (int rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(processes.waitForMessage(rank, std::chrono::seconds(30))) << "rank " << rank;
+    ASSERT_TRUE(processes.waitForMessage(rank, kHangs)) << "rank " << rank;
   }
   std::this_thread::sleep_for(milliseconds(7));
   processes.kill(kVictim);
   const auto killed = steady_clock::now();
-  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(60));
-  EXPECT_LT(steady_clock::now() - killed, std::chrono::seconds(20)) << protocol;
+  const std::vector<ChildResult> results = processes.wait(kHangs);
+  EXPECT_LT(steady_clock::now() - killed, kAtOnce) << protocol;
   EXPECT_EQ(results[kVictim].signal, SIGKILL);
   for (const int rank : {0, 1, 3}) {
     EXPECT_EQ(results[static_cast<size_t>(rank)].exitCode, 0)
@@ -480,7 +468,7 @@ TEST(GpuFaults, AKilledProcessIsNamed) {
   constexpr int kRanks = 3;
   SharedValue<Meeting> meeting;
   Processes processes(kRanks, [&](const Child& child) {
-    enter(with(smallGpu(), {{"PEAL_TIMEOUT_MS", "60000"}}), {});
+    enter(smallGpu(), {});
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     config.device = child.index();
     pealComm_t comm = nullptr;
@@ -504,7 +492,7 @@ TEST(GpuFaults, AKilledProcessIsNamed) {
       EXPECT_TRUE(issued == pealSuccess || issued == pealRemoteError) << issued;
       const auto start = steady_clock::now();
       stream.synchronize();  // the kernel leaves by itself
-      EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(20));
+      EXPECT_LT(steady_clock::now() - start, kAtOnce);
       EXPECT_EQ(awaitError(comm), pealRemoteError);
       expectWords(pealGetLastError(comm), {"rank 1"});
     }
@@ -512,10 +500,10 @@ TEST(GpuFaults, AKilledProcessIsNamed) {
     return 0;
   });
   for (int rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(processes.waitForMessage(rank, std::chrono::seconds(30))) << "rank " << rank;
+    ASSERT_TRUE(processes.waitForMessage(rank, kHangs)) << "rank " << rank;
   }
   processes.kill(1);
-  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(60));
+  const std::vector<ChildResult> results = processes.wait(kHangs);
   EXPECT_EQ(results[1].signal, SIGKILL);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(results[static_cast<size_t>(rank)].exitCode, 0) << results[static_cast<size_t>(rank)].message;
@@ -628,7 +616,7 @@ TEST_P(Withdrawal, AbortReturnsWhenNoKernelOfTheProcessReadsTheBuffers) {
 TEST_P(Withdrawal, AbortReturnsWhenNoKernelOfOtherProcessesReadsTheBuffers) {
   SharedValue<Meeting> meeting;
   SharedValue<std::atomic<int>> reading;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     enter(showing(), {});
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     config.device = child.index();

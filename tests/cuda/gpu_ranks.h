@@ -19,6 +19,7 @@
 #include "lib/reduce/reduce.h"
 #include "peal/peal.h"
 #include "tests/processes/ranks.h"
+#include "tests/support/limits.h"
 #include "transports/cuda_ipc/lingering.h"
 
 namespace peal::test {
@@ -27,8 +28,8 @@ using Environment = std::map<std::string, std::string>;
 
 // Small blocks and slots, so that the simulator is quick and every ring of slots goes round.
 inline Environment smallGpu() {
-  return {{"PEAL_THREADS", "64"},      {"PEAL_CHANNELS", "2"},       {"PEAL_SLOTS", "2"},
-          {"PEAL_SLOT_BYTES", "1024"}, {"PEAL_TIMEOUT_MS", "20000"}, {"PEAL_LOG", "none"}};
+  return {{"PEAL_THREADS", "64"},      {"PEAL_CHANNELS", "2"}, {"PEAL_SLOTS", "2"},
+          {"PEAL_SLOT_BYTES", "1024"}, {"PEAL_LOG", "none"},   {"PEAL_TIMEOUT_MS", std::to_string(kFarMs)}};
 }
 inline Environment with(Environment base, const Environment& more) {
   for (const auto& [name, value] : more) {
@@ -47,7 +48,7 @@ inline void enter(const Environment& environment, const cudasim::Machine& machin
 
 // Nothing of CUDA is left when all communicators, buffers, streams and graphs of a test have ended.
 inline void expectNothingAlive() {
-  EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(5000)));
+  EXPECT_TRUE(cuda::lingeringEnded(Deadline::afterMs(kFarMs)));
   for (const std::string& line : cudasim::liveObjects()) {
     ADD_FAILURE() << "left alive: " << line;
   }
@@ -55,7 +56,7 @@ inline void expectNothingAlive() {
 
 // Runs body in a child process with this environment.
 inline void inProcess(const Environment& environment, const std::function<void()>& body,
-                      std::chrono::milliseconds limit = std::chrono::seconds(60),
+                      std::chrono::milliseconds limit = std::chrono::seconds(100),
                       const cudasim::Machine& machine = {}) {
   expectAllSucceeded(runProcesses(1, limit, [&](const Child&) {
     enter(environment, machine);

@@ -63,7 +63,7 @@ struct Life {
 // CUDA tells that a graph has gone when it likes. What an aborted communicator left to its graphs is freed at
 // the next chance after that, which programs give by making or ending another communicator.
 inline void freeWhatGraphsHeld() {
-  const Deadline deadline = Deadline::afterMs(5000);
+  const Deadline deadline = Deadline::afterMs(kFarMs);
   peal::cuda::freeRetired();
   while (!peal::cudasim::liveObjects().empty() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -137,7 +137,7 @@ inline void failEveryCall(const std::vector<int>& devices, const Use& use, float
     const Life life = live(devices, use, expected, [&] { peal::cudasim::failCall("*", n); });
     const bool happened = life.calls >= n;  // looks at events come as often as it takes
     const std::string name = happened ? peal::cudasim::callName(n) : "none";
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8)) << n << ": " << name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce) << n << ": " << name;
     EXPECT_TRUE(life.failed || !happened || mayGoOn(name, n, life))
         << "call " << n << ", " << name << ", failed and nobody said so";
     if (::testing::Test::HasFailure()) {

@@ -107,9 +107,9 @@ inline void runOnNodes(NodeTest test, const NodeBody& body) {
   const LinkCosts costs;
   test.environment["PEAL_TUNER_FILE"] = costs.path();
   NodeMeetings meetings;
-  expectAllSucceeded(
-      runProcesses(static_cast<int>(test.nodes.size()), std::chrono::seconds(60),
-                   [&](const Child& child) { return runNodeRank(test, meetings, child, body); }));
+  expectAllSucceeded(runProcesses(static_cast<int>(test.nodes.size()), kHangs, [&](const Child& child) {
+    return runNodeRank(test, meetings, child, body);
+  }));
 }
 
 // Why no UCX can be opened; empty: one can, or it is not needed. Asked in a child, as ranks must be forked
@@ -119,7 +119,7 @@ inline const std::string& whyNoUcx() {
     if (transportBetweenNodes() != "ucx") {
       return "";
     }
-    const std::vector<ChildResult> asked = runProcesses(1, std::chrono::seconds(30), [](const Child& child) {
+    const std::vector<ChildResult> asked = runProcesses(1, kHangs, [](const Child& child) {
       const UcxSupport support = probeUcx();
       child.say(support.available ? "" : support.reason);
       return 0;

@@ -41,7 +41,7 @@ TEST(Pieces, PeersReadThemInPlace) {
           EXPECT_NE(allocation->devices >> self.device & 1, 0U) << "kernels of this rank may not read it";
         }
         self.meet();
-        EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(5000)));
+        EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs)));
         self.meet();
         // Left registered: the destructor asks the peers to close it.
         EXPECT_TRUE(self.memory->registerBuffer(buffer.data(), buffer.bytes()));
@@ -68,7 +68,7 @@ TEST(Pieces, SayWhatCannotBePassedOn) {
       } else {  // a process needs no leave to map its own memory
         const Result<uint64_t> id = self.memory->registerBuffer(kept.data(), kept.bytes());
         ASSERT_TRUE(id) << id.error().message;
-        EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(5000)));
+        EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs)));
       }
       const PieceBuffer many(self.device, 65, Exportable::Yes, 1);
       expectRefused(many, many.bytes(), "more than 64 pieces");
@@ -97,7 +97,7 @@ TEST(Pieces, SurviveEveryFailure) {
         cudasim::failNothing();
         self.meet();  // nobody's calls fail any more
         if (id) {
-          EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(5000))) << call;
+          EXPECT_TRUE(self.memory->deregisterBuffer(*id, Deadline::afterMs(kFarMs))) << call;
         } else {
           EXPECT_NE(id.error().message.find("cuMem"), std::string::npos) << id.error().message;
         }
@@ -107,7 +107,7 @@ TEST(Pieces, SurviveEveryFailure) {
         EXPECT_TRUE(eventually(
             [&] { return self.memory->addressAt((self.rank + 1) % self.size, buffer.data(), 8) != 0; }));
         self.meet();
-        EXPECT_TRUE(self.memory->deregisterBuffer(*again, Deadline::afterMs(5000)));
+        EXPECT_TRUE(self.memory->deregisterBuffer(*again, Deadline::afterMs(kFarMs)));
         self.meet();
         self.destroy();
       }
@@ -156,7 +156,7 @@ TEST(Pieces, CollectivesReadThemOnOtherDevices) {
 
 TEST(Pieces, CollectivesReadThemInOtherProcesses) {
   SharedValue<Meeting> meeting;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(60), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     enter(bulk(), {});
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     config.device = child.index();

@@ -318,11 +318,11 @@ TEST(ZeroEngine, AnyCudaCallMayFail) {
                })) {
             EXPECT_TRUE(!life.failure.empty() || life.master == expected);
           }
-          EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+          EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce);
           freeWhatGraphsHeld();
         }
       },
-      std::chrono::seconds(100));
+      kHangs);
 }
 
 TEST(ZeroEngine, ArenasAreThePlannersAndReplicasAreCompared) {

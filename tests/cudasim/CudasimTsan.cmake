@@ -1,4 +1,4 @@
-# cudasim_tsan_test(NAME SOURCES a.cpp kernel.cu ... [DEFINITIONS X=1 ...] [LABELS ...] [TIMEOUT seconds] [SHARED]): a
+# cudasim_tsan_test(NAME SOURCES a.cpp kernel.cu ... [DEFINITIONS X=1 ...] [LABELS ...] [SHARED]): a
 #   GoogleTest program of these sources on the simulator's core, built by clang++ with the thread sanitizer,
 #   in presets without a sanitizer of their own: gcc's dies of the number of fibers. Sources are instrumented, the core is not. Only where clang++
 #   and its sanitizer's library are there; says so where they are not.
@@ -71,7 +71,7 @@ function(cudasim_tsan_parts)
 endfunction()
 
 function(cudasim_tsan_test name)
-  cmake_parse_arguments(arg "SHARED" "TIMEOUT" "SOURCES;DEFINITIONS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "SHARED" "" "SOURCES;DEFINITIONS;LABELS" ${ARGN})
   if(PEAL_SANITIZE)
     return()
   endif()
@@ -104,14 +104,11 @@ function(cudasim_tsan_test name)
     DEPENDS ${core} ${objects} COMMENT "Linking ${name}" VERBATIM)
   add_custom_target(${name} ALL DEPENDS "${program}")
   add_dependencies(${name} ${prerequisites})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
   string(REGEX REPLACE "/.*" "" folder "${folder}")
   list(APPEND arg_LABELS "${folder}")
   list(REMOVE_DUPLICATES arg_LABELS)
   add_test(NAME ${name} COMMAND "${program}")
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${PEAL_TEST_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT
                        "TSAN_OPTIONS=halt_on_error=1:exitcode=99")
 endfunction()

@@ -59,7 +59,7 @@ std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
 
 // The configuration is read once in a process: a process for each.
 void inProcess(const std::string& file, const std::function<void()>& body) {
-  expectAllSucceeded(runProcesses(1, std::chrono::seconds(60), [&](const Child&) {
+  expectAllSucceeded(runProcesses(1, kHangs, [&](const Child&) {
     setenv("PEAL_TUNER_FILE", file.c_str(), 1);
     body();
     return 0;

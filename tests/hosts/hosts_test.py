@@ -206,7 +206,7 @@ class Faults(HostsTest):
             self.await_traffic(made, 1 << 20)
             # nsenter has become the bench.
             ranks[1].send_signal(signal.SIGKILL)
-            _, err = ranks[0].communicate(timeout=15)
+            _, err = ranks[0].communicate(timeout=60)
             self.assertNotEqual(ranks[0].returncode, 0)
             self.assertRegex(err, r"rank 1")
             ranks[1].communicate()

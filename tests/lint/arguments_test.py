@@ -11,7 +11,7 @@ def main():
     faults = []
     for name in ("demo", "check"):
         for argument, status in (("--help", 0), ("-h", 0), ("--hepl", 2), ("release", 2)):
-            run = subprocess.run([ROOT / "tools" / name, argument], capture_output=True, text=True, timeout=20, check=False)
+            run = subprocess.run([ROOT / "tools" / name, argument], capture_output=True, text=True, timeout=60, check=False)
             told = run.stdout if status == 0 else run.stderr
             if run.returncode != status or "==" in run.stdout or (status == 2 and argument not in told) or len(told) < 60:
                 faults.append(f"tools/{name} {argument}: exit status {run.returncode}, {told!r}")

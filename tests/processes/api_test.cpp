@@ -212,7 +212,7 @@ TEST(Api, AGroupHasOneStreamForEachCommunicator) {
 
 #ifndef PEAL_SANITIZED  // whose shadow memory no limit on address space leaves room for
 TEST(Api, AThreadThatCannotStartIsAnErrorAndNothingRuns) {
-  expectAllSucceeded(runProcesses(1, std::chrono::seconds(30), [](const Child&) {
+  expectAllSucceeded(runProcesses(1, kHangs, [](const Child&) {
     constexpr int kSize = 32;
     std::vector<pealComm_t> comms(kSize);
     PEAL_EXPECT_OK(pealCommInitAll(comms.data(), kSize, nullptr));
@@ -276,12 +276,12 @@ TEST(Api, SplitMakesGroupsByColorAndOrdersThemByKey) {
 // Ranks that make a child wait for each other longer than the parent's operations may take.
 TEST(Api, SplitOutlastsASmallTimeoutOfTheParent) {
   pealConfig_t hasty = PEAL_CONFIG_INITIALIZER;
-  hasty.timeoutMs = 700;
+  hasty.timeoutMs = 2000;
   runAsProcesses(2, [&](pealComm_t comm, int rank) {
     pealComm_t parent = nullptr;
     PEAL_ASSERT_OK(pealCommSplit(comm, 0, rank, &parent, &hasty));
     if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // how late it comes
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // how late it comes
     }
     pealComm_t child = nullptr;
     PEAL_ASSERT_OK(pealCommSplit(parent, 0, rank, &child, nullptr));

@@ -34,7 +34,7 @@ void setNode(const Nodes& nodes, int rank) {
 void runOnNodes(const Nodes& nodes, const RankBody& body) {
   const int size = static_cast<int>(nodes.size());
   SharedValue<Meeting> meeting;
-  expectAllSucceeded(runProcesses(size, std::chrono::seconds(60), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(size, kHangs, [&](const Child& child) {
     setNode(nodes, child.index());
     pealComm_t comm = nullptr;
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
@@ -172,7 +172,7 @@ TEST(Nodes, ACommunicatorLeavesNothingBehind) {
 std::vector<std::string> refusals(int size, const std::function<void(int rank)>& prepare) {
   SharedValue<Meeting> meeting;
   std::vector<std::string> texts;
-  for (const ChildResult& result : runProcesses(size, std::chrono::seconds(60), [&](const Child& child) {
+  for (const ChildResult& result : runProcesses(size, kHangs, [&](const Child& child) {
          prepare(child.index());
          pealComm_t comm = nullptr;
          pealConfig_t config = PEAL_CONFIG_INITIALIZER;

@@ -86,7 +86,7 @@ std::set<std::string> unixSocketsAmong(const std::set<std::string>& inodes) {
 
 class KillARank : public ::testing::TestWithParam<std::pair<int, size_t>> {};
 
-TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
+TEST_P(KillARank, EveryOtherRankNamesItAtOnce) {
   const auto [size, count] = GetParam();
   const int victim = size - 1;
   std::set<std::string> sockets;
@@ -106,7 +106,7 @@ TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
       const int64_t lateNs = steady_clock::now().time_since_epoch().count() - killedAtNs->load();
       child.say(pealGetLastError(comm));
       EXPECT_EQ(result, pealRemoteError);
-      EXPECT_LT(lateNs, 2'000'000'000);
+      EXPECT_LT(std::chrono::nanoseconds(lateNs), kAtOnce);
       pealCommAbort(comm);
       return 0;
     });
@@ -122,7 +122,7 @@ TEST_P(KillARank, EveryOtherRankNamesItWithinTwoSeconds) {
         << "every rank has a Unix socket to its peers on its node";
     killedAtNs->store(steady_clock::now().time_since_epoch().count());
     processes.kill(victim);
-    const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(20));
+    const std::vector<ChildResult> results = processes.wait(kHangs);
     for (int rank = 0; rank < victim; ++rank) {
       const ChildResult& result = results[static_cast<size_t>(rank)];
       EXPECT_EQ(result.exitCode, 0) << "rank " << rank << ": " << result.message;
@@ -169,7 +169,7 @@ TEST(KillOneOfTwo, WhileTheyCopyTogether) {
     }
     std::this_thread::sleep_for(milliseconds(20));
     processes.kill(victim);
-    const ChildResult left = processes.wait(std::chrono::seconds(20))[static_cast<size_t>(1 - victim)];
+    const ChildResult left = processes.wait(kHangs)[static_cast<size_t>(1 - victim)];
     EXPECT_EQ(left.exitCode, 0) << left.message;
     EXPECT_TRUE(mentions(left.message, "rank " + std::to_string(victim))) << left.message;
   }
@@ -190,7 +190,7 @@ void expectDisagreement(const std::string& field, const std::function<pealResult
         PEAL_EXPECT_OK(pealCommGetAsyncError(comm, &state));
         EXPECT_NE(state, pealSuccess);
       },
-      withTimeout(20000));
+      withTimeout(kFarMs));
 }
 
 TEST(RanksDisagree, OnTheCount) {
@@ -287,7 +287,7 @@ TEST(RanksDisagree, OnAForcedAlgorithm) {
             mentions(pealGetLastError(comm), "the algorithm is two_shot on rank 1 and ring on rank 0"))
             << pealGetLastError(comm);
       },
-      withTimeout(20000));
+      withTimeout(kFarMs));
 }
 
 TEST(RanksDisagree, OnASendsCount) {
@@ -303,7 +303,7 @@ TEST(RanksDisagree, OnASendsCount) {
         EXPECT_TRUE(mentions(pealGetLastError(comm), "count is 9 on rank 1 and 10 on rank 0"))
             << pealGetLastError(comm);
       },
-      withTimeout(20000));
+      withTimeout(kFarMs));
 }
 
 TEST(Deadline, NamesTheRankThatHasNotComeAndWhatItDidLast) {
@@ -322,12 +322,12 @@ TEST(Deadline, NamesTheRankThatHasNotComeAndWhatItDidLast) {
         const auto start = steady_clock::now();
         const pealResult_t result = pealBarrier(comm, nullptr);
         EXPECT_TRUE(result == pealTimeout || result == pealRemoteError);
-        EXPECT_LT(steady_clock::now() - start, milliseconds(3000));
+        EXPECT_LT(steady_clock::now() - start, kAtOnce);
         EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 2 has not arrived")) << pealGetLastError(comm);
         EXPECT_TRUE(mentions(pealGetLastError(comm), "all_reduce #1")) << pealGetLastError(comm);
         over->store(true);
       },
-      withTimeout(300));
+      withTimeout(2000));
 }
 
 // More than what lies between two ranks holds.
@@ -344,13 +344,13 @@ TEST(Deadline, SaysHowRanksThatSendToEachOtherMayDoSo) {
         EXPECT_TRUE(mentions(error, "rank")) << error;
         *said += mentions(error, "it is inside send") && mentions(error, "pealGroupStart") ? 1 : 0;
       },
-      withTimeout(1000));
+      withTimeout(2000));
   EXPECT_GE(said->load(), 1);
 }
 
 TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
   SharedValue<Meeting> meeting;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     pealComm_t comm = nullptr;
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
@@ -369,7 +369,7 @@ TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
       EXPECT_TRUE(mentions(pealGetLastError(comm), "rank 0")) << pealGetLastError(comm);
       EXPECT_EQ(pealCommAbort(comm), pealSuccess);
     }
-    EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(2));
+    EXPECT_LT(steady_clock::now() - start, kAtOnce);
     return 0;
   }));
 }
@@ -377,7 +377,7 @@ TEST(Abort, EndsACallInAnotherThreadAndOnOtherRanks) {
 // What a rank asked for itself is no error there; its peers are told.
 TEST(Abort, IsNoErrorOnTheErrorOutputOfWhoAsked) {
   SharedValue<Meeting> meeting;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     pealComm_t comm = nullptr;
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
@@ -459,14 +459,14 @@ TEST(AsyncError, ReportsADeadRankOutsideACall) {
     std::this_thread::yield();
   }
   processes.kill(1);
-  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(10));
+  const std::vector<ChildResult> results = processes.wait(kHangs);
   EXPECT_EQ(results[0].exitCode, 0) << results[0].message;
 }
 
 TEST(Leaving, AFastRankMayLeaveWhileASlowOneStillReads) {
   SharedValue<Meeting> meeting;
   SharedValue<std::atomic<bool>> gone;
-  expectAllSucceeded(runProcesses(2, std::chrono::seconds(30), [&](const Child& child) {
+  expectAllSucceeded(runProcesses(2, kHangs, [&](const Child& child) {
     pealComm_t comm = nullptr;
     pealConfig_t config = PEAL_CONFIG_INITIALIZER;
     EXPECT_EQ(meeting->join(&comm, child.index(), 2, &config), pealSuccess);
@@ -522,7 +522,7 @@ TEST(AsyncError, TellsTheOthersWhoDiedAndNotWhoNoticed) {
     std::this_thread::yield();
   }
   processes.kill(2);
-  const std::vector<ChildResult> results = processes.wait(std::chrono::seconds(20));
+  const std::vector<ChildResult> results = processes.wait(kHangs);
   EXPECT_EQ(results[0].exitCode, 0) << results[0].message;
   EXPECT_EQ(results[1].exitCode, 0) << results[1].message;
 }

@@ -109,21 +109,20 @@ class OnNodes : public ::testing::TestWithParam<Row> {};
 void runOnNodes(const Row& row, const RankBody& body, pealConfig_t config = PEAL_CONFIG_INITIALIZER) {
   const int size = static_cast<int>(row.nodeOf.size());
   SharedValue<Meeting> meeting;
-  const std::vector<ChildResult> results =
-      runProcesses(size, std::chrono::seconds(100), [&](const Child& child) {
-        const int rank = child.index();
-        setenv("PEAL_HOST_ID", ("host" + std::to_string(row.nodeOf[static_cast<size_t>(rank)])).c_str(), 1);
-        setenv("PEAL_ALGO", row.algorithm, 1);
-        pealComm_t comm = nullptr;
-        pealConfig_t mine = config;
-        if (meeting->join(&comm, rank, size, &mine) != pealSuccess) {
-          child.say(pealGetLastError(nullptr));
-          return 2;
-        }
-        body(comm, rank);
-        PEAL_EXPECT_OK(pealCommDestroy(comm));
-        return 0;
-      });
+  const std::vector<ChildResult> results = runProcesses(size, kHangs, [&](const Child& child) {
+    const int rank = child.index();
+    setenv("PEAL_HOST_ID", ("host" + std::to_string(row.nodeOf[static_cast<size_t>(rank)])).c_str(), 1);
+    setenv("PEAL_ALGO", row.algorithm, 1);
+    pealComm_t comm = nullptr;
+    pealConfig_t mine = config;
+    if (meeting->join(&comm, rank, size, &mine) != pealSuccess) {
+      child.say(pealGetLastError(nullptr));
+      return 2;
+    }
+    body(comm, rank);
+    PEAL_EXPECT_OK(pealCommDestroy(comm));
+    return 0;
+  });
   expectAllSucceeded(results);
 }
 

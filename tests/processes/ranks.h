@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "peal/peal.h"
+#include "tests/support/limits.h"
 #include "tests/support/processes.h"
 
 namespace peal::test {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/limits.h"
 #include "transports/transport.h"
 
 namespace peal::test {
@@ -58,7 +59,7 @@ class ExchangeBoard {
   Result<void> meet() {
     const uint64_t ranks = static_cast<uint64_t>(size_);
     const uint64_t target = (shared_->arrived.fetch_add(1) / ranks + 1) * ranks;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kFarMs);
     while (shared_->arrived.load() < target) {
       if (std::chrono::steady_clock::now() > end) {
         return Error{pealTimeout, "a rank of the test did not come to the exchange"};

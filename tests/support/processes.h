@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/limits.h"
+
 // Only in programs built with the address sanitizer: reports leaks of a process that ends by _exit().
 extern "C" int __lsan_do_recoverable_leak_check() __attribute__((weak));
 
@@ -77,7 +79,7 @@ inline bool hasLibraryThread() {
 // An earlier test's rendezvous ends in its own time. A fork meanwhile would copy the locks that it holds; the
 // thread sanitizer refuses to start threads after such a fork.
 inline void awaitLibraryThreads() {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const auto end = std::chrono::steady_clock::now() + kAtOnce;
   while (hasLibraryThread() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -106,7 +106,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(by_name["reduce, 2 ranks as threads"]["exit_status"], 127)
         self.assertIn("no registry", by_name["packages"]["output"])
         self.assertEqual(report["skipped"], [])
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while Path(f"/proc/{child.read_text().strip()}/cmdline").exists() and time.monotonic() < end and \
                 b"sleep" in Path(f"/proc/{child.read_text().strip()}/cmdline").read_bytes():
             time.sleep(0.05)
@@ -121,7 +121,7 @@ class GpuCheck(unittest.TestCase):
         script(self.root.build / "bench/all_reduce_perf", "sleep 900")
         begin = time.monotonic()
         done, report = self.root.run("--minutes", "0.05")
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, 60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("peers", report["skipped"])
         self.assertIn("no time for", done.stdout)

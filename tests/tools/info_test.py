@@ -13,7 +13,7 @@ PROGRAM = sys.argv.pop(1)
 
 def run(*arguments, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PEAL_")}
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30, check=False,
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False,
                           env={**environment, **variables})
 
 
@@ -62,7 +62,7 @@ class Topology(unittest.TestCase):
         allowed = sorted(os.sched_getaffinity(0))
         if len(allowed) < 2:
             self.skipTest("this machine allows a single processor: there is nothing to leave out")
-        result = subprocess.run([PROGRAM, "--topology", "--json"], capture_output=True, text=True, timeout=30,
+        result = subprocess.run([PROGRAM, "--topology", "--json"], capture_output=True, text=True, timeout=60,
                                 check=True, preexec_fn=lambda: os.sched_setaffinity(0, {allowed[-1]}))
         self.assertEqual(json.loads(result.stdout)["nodes"][0]["allowedCpus"], str(allowed[-1]))
 
@@ -242,7 +242,7 @@ class PealInfo(unittest.TestCase):
 
     def test_output_that_cannot_be_written_is_an_error(self):
         with open("/dev/full", "w", encoding="ascii") as full:
-            result = subprocess.run([PROGRAM], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30,
+            result = subprocess.run([PROGRAM], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
                                     check=False)
         self.assertEqual(result.returncode, 1)
         self.assertIn("cannot write the output: No space left on device", result.stderr)

@@ -42,7 +42,7 @@ TEST(Placement, TheAllowedSetFollowsTheBinding) {
   const CpuSet before = allowedCpuSet();
   ASSERT_FALSE(before.empty());
   const int last = before.cpus.back();
-  expectAllSucceeded(runProcesses(1, std::chrono::seconds(20), [&](const Child&) {
+  expectAllSucceeded(runProcesses(1, kHangs, [&](const Child&) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(last, &one);

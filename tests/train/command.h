@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/limits.h"
+
 namespace peal::train {
 
 struct CommandResult {
@@ -29,7 +31,7 @@ class Command {
   // Its children, in the order of their start.
   std::vector<pid_t> children() const;
   // Waits for the end, or kills at the deadline.
-  CommandResult wait(std::chrono::seconds deadline = std::chrono::seconds(100));
+  CommandResult wait(std::chrono::seconds deadline = test::kHangs);
 
  private:
   std::string output() const;

@@ -29,6 +29,20 @@ class ResumeTest : public RunTest {
     }
     return steps;
   }
+  // Three ranks started as a launcher does. They save every other step until they are ended, and if asked to
+  // end have seconds to find out why.
+  std::vector<std::unique_ptr<Command>> launchForever() const {
+    const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+    const Arguments arguments = commandLine(
+        kTiny, {"--steps", "1000000", "--log-every", "1000000", "--eval-every", "0", "--save", file("saved"),
+                "--save-every", "2", "--metrics", file("metrics"), "--last-words", "8"});
+    std::vector<std::unique_ptr<Command>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.push_back(std::make_unique<Command>(
+          arguments, Arguments{"PEAL_RANK=" + std::to_string(rank), "PEAL_SIZE=3", root}));
+    }
+    return ranks;
+  }
 };
 
 TEST_F(ResumeTest, threeStepsAndThreeMoreAreSix) {
@@ -119,7 +133,7 @@ TEST_F(ResumeTest, aLostRankEndsWithTheCommandThatGoesOn) {
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks[2], SIGKILL);
-  const CommandResult result = command.wait(std::chrono::seconds(30));
+  const CommandResult result = command.wait();
   EXPECT_EQ(result.exitCode, 128 + SIGKILL) << result.output;
   EXPECT_IN("the last checkpoint is of step ", result.output);
   EXPECT_IN("--steps 1000000 --metrics " + file("metrics") + " --resume " + file("saved") + "\n",
@@ -133,19 +147,11 @@ TEST_F(ResumeTest, aLostRankEndsWithTheCommandThatGoesOn) {
 
 // Ranks started as a launcher does; the one that usually speaks is lost.
 TEST_F(ResumeTest, ifRankZeroIsLostRankOneTellsHowToGoOn) {
-  const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
-  const Arguments arguments =
-      commandLine(kTiny, {"--steps", "1000000", "--log-every", "1000000", "--eval-every", "0", "--save",
-                          file("saved"), "--save-every", "2", "--metrics", file("metrics")});
-  std::vector<std::unique_ptr<Command>> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(std::make_unique<Command>(
-        arguments, Arguments{"PEAL_RANK=" + std::to_string(rank), "PEAL_SIZE=3", root}));
-  }
+  const std::vector<std::unique_ptr<Command>> ranks = launchForever();
   ASSERT_TRUE(writes(file("metrics"), "\"saved\"", *ranks[0]));
   kill(ranks[0]->pid(), SIGKILL);
   for (size_t rank = 1; rank < 3; ++rank) {
-    const CommandResult result = ranks[rank]->wait(std::chrono::seconds(30));
+    const CommandResult result = ranks[rank]->wait();
     EXPECT_EQ(result.exitCode, 1) << result.output;
     EXPECT_IN("rank 0", result.output);
     const bool tells = result.output.find("the last checkpoint is of step ") != std::string::npos;
@@ -155,26 +161,19 @@ TEST_F(ResumeTest, ifRankZeroIsLostRankOneTellsHowToGoOn) {
 }
 
 // mpirun ends the other ranks as soon as one has died, mostly before they have noticed; and a scheduler ends
-// all of them. Whoever speaks does so all the same.
+// all of them. Whoever speaks does so all the same. They have time: rank 0 is still there when the others
+// give up.
 TEST_F(ResumeTest, ranksThatTheirLauncherEndsTellHowToGoOn) {
   for (const bool dies : {true, false}) {
     SCOPED_TRACE(dies ? "rank 0 died" : "all are ended");
     std::filesystem::remove(file("metrics"));
-    const std::string root = "PEAL_ROOT=127.0.0.1:" + std::to_string(20000 + (getpid() + 7) % 20000);
-    const Arguments arguments =
-        commandLine(kTiny, {"--steps", "1000000", "--log-every", "1000000", "--eval-every", "0", "--save",
-                            file("saved"), "--save-every", "2", "--metrics", file("metrics")});
-    std::vector<std::unique_ptr<Command>> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks.push_back(std::make_unique<Command>(
-          arguments, Arguments{"PEAL_RANK=" + std::to_string(rank), "PEAL_SIZE=3", root}));
-    }
+    const std::vector<std::unique_ptr<Command>> ranks = launchForever();
     ASSERT_TRUE(writes(file("metrics"), "\"saved\"", *ranks[0]));
     for (size_t rank = 0; rank < 3; ++rank) {
       kill(ranks[rank]->pid(), dies && rank == 0 ? SIGKILL : SIGTERM);
     }
     for (size_t rank = 0; rank < 3; ++rank) {
-      const CommandResult result = ranks[rank]->wait(std::chrono::seconds(30));
+      const CommandResult result = ranks[rank]->wait();
       EXPECT_NE(result.exitCode, 0) << result.output;
       const bool tells = result.output.find("the last checkpoint is of step ") != std::string::npos;
       EXPECT_EQ(tells, rank == (dies ? 1U : 0U)) << rank << ": " << result.output;
@@ -187,7 +186,7 @@ TEST_F(ResumeTest, aRankKilledWhileAllSaveLeavesTheLastCheckpointWhole) {
   // Until the folder of a save that is not published yet is there.
   const auto awaitSave = [this] {
     const std::filesystem::path folder = std::filesystem::path(file("saved")).parent_path();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + test::kAtOnce;
     while (std::chrono::steady_clock::now() < end) {
       std::error_code gone;  // entries come and go
       for (std::filesystem::directory_iterator entry(folder, gone), last; !gone && entry != last;
@@ -222,7 +221,7 @@ TEST_F(ResumeTest, aRankKilledWhileAllSaveLeavesTheLastCheckpointWhole) {
       awaitSave();
     }
     kill(ranks[round % 3], SIGKILL);
-    const CommandResult result = command.wait(std::chrono::seconds(30));
+    const CommandResult result = command.wait();
     EXPECT_EQ(result.exitCode, 128 + SIGKILL) << result.output;
     EXPECT_FALSE(result.leftSomething);
     inSaves += result.output.find("pealZeroSave") != std::string::npos ? 1 : 0;

@@ -30,7 +30,7 @@ inline const Arguments kTiny = {"--text",      PEAL_TRAIN_FIXTURE,
 
 // Waits until the run has written an event to its metrics.
 inline bool writes(const std::string& metricsPath, const std::string& event, const Command& command) {
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     std::ifstream lines(metricsPath);
     for (std::string line; std::getline(lines, line);) {
       if (line.find(event) != std::string::npos && command.pid() > 0) {

@@ -214,7 +214,7 @@ TEST_P(Conformance, MessagesToOneAndToAllShareOneOrder) {
 
 TEST_P(Conformance, ASleeperIsWokenByAPostAndByARelease) {
   run(2, {.slotBytes = 128, .slots = 1}, [](const Rank& self) {
-    // Each sleep lasts until the peer's action, not until its own limit: 300 of them would take 30 s.
+    // Each sleep lasts until the peer's action, not until its own limit: 300 of them would take minutes.
     const auto begin = Clock::now();
     Link& link = self.link(1 - self.rank);
     const auto sleepUntil = [&](const std::function<bool()>& condition) {
@@ -229,7 +229,7 @@ TEST_P(Conformance, ASleeperIsWokenByAPostAndByARelease) {
           self.endpoint.cancelSleep();
           return true;
         }
-        self.endpoint.sleep(token, 100000);
+        self.endpoint.sleep(token, 1000000);
       }
       return condition();
     };
@@ -243,7 +243,7 @@ TEST_P(Conformance, ASleeperIsWokenByAPostAndByARelease) {
         link.release();
       }
     }
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 15.0);
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
   });
 }
 
@@ -269,7 +269,7 @@ TEST_P(Conformance, WakeEndsASleepFromAnotherThread) {
     stop.store(true);
     self.endpoint.wake();
     sleeper.join();
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10.0);
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
     self.meet();
   });
 }

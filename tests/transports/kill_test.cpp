@@ -1,5 +1,6 @@
-// Ranks that are killed at random moments: every other rank gets an error that names the dead one within
-// two seconds, and nothing is left behind.
+// Ranks that are killed at random moments: every other rank gets an error that names the dead one at
+// once, and nothing is left behind. How long that took at most is a property in the report
+// (--gtest_output=json).
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <limits.h>
@@ -165,9 +166,10 @@ int workAsRank(const Child& child, ExchangeBoard& board, const Transport& transp
   return 0;
 }
 
-TEST_P(Kill, TheOthersNameTheDeadWithinTwoSeconds) {
+TEST_P(Kill, TheOthersNameTheDeadAtOnce) {
   const unsigned seed = std::random_device{}();
   std::mt19937 random(seed);
+  std::chrono::milliseconds slowest{0};
   for (int turn = 0; turn < 12; ++turn) {
     SCOPED_TRACE("seed " + std::to_string(seed) + " turn " + std::to_string(turn));
     const int ranks = 2 + static_cast<int>(random() % 4);
@@ -188,8 +190,9 @@ TEST_P(Kill, TheOthersNameTheDeadWithinTwoSeconds) {
     const auto killed = Clock::now();
     processes.kill(victim);
     const std::vector<ChildResult> results = processes.wait(std::chrono::milliseconds(kTestLimitMs));
-    const double seconds = std::chrono::duration<double>(Clock::now() - killed).count();
-    EXPECT_LT(seconds, 2.0);
+    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - killed);
+    EXPECT_LT(passed, kAtOnce);
+    slowest = std::max(slowest, passed);
     for (int rank = 0; rank < ranks; ++rank) {
       const ChildResult& result = results[static_cast<size_t>(rank)];
       if (rank == victim) {
@@ -205,6 +208,7 @@ TEST_P(Kill, TheOthersNameTheDeadWithinTwoSeconds) {
       }
     }
   }
+  RecordProperty("slowestMs", static_cast<int>(slowest.count()));
 }
 
 // A stopped rank is not a dead one: nobody may say so.

@@ -118,13 +118,13 @@ TEST_P(ShortMessages, QuietReleasesTravelWithAnswers) {
 TEST_P(ShortMessages, ASleepingSenderIsWoken) {
   run(2, {.slotBytes = 4096, .slots = 2}, [](const Rank& self) {
     constexpr int kMessages = 40 * static_cast<int>(kRingEntries);
-    constexpr std::chrono::milliseconds kSleep{100};
+    constexpr std::chrono::milliseconds kSleep{5000};
     Link& link = self.link(1 - self.rank);
     int sleeps = 0, unwoken = 0;
     for (int number = 0; number < kMessages; ++number) {
       if (self.rank == 1) {
         if (number % (10 * static_cast<int>(kRingEntries)) == 0) {
-          std::this_thread::sleep_for(kSleep / 3);  // the ring fills meanwhile
+          std::this_thread::sleep_for(std::chrono::milliseconds(33));  // the ring fills meanwhile
         }
         expectMessage(self, 0, pattern(0, number, 24), digestOf(number));
         continue;

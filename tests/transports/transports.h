@@ -14,6 +14,7 @@
 #include "lib/base/clock.h"
 #include "lib/comm/host_links.h"
 #include "tests/support/exchange.h"
+#include "tests/support/limits.h"
 #include "tests/support/processes.h"
 #include "transports/faulty/faulty.h"
 #include "transports/network/network.h"

@@ -71,10 +71,10 @@ TEST(Kill, AtRandomMomentsOfSavingLeavesTheLastCheckpointWhole) {
   int leftovers = 0;
   for (int kill = 0; kill < kKills; ++kill) {
     Processes saver(1, [&](const Child& child) { return saveForever(child, directory); });
-    ASSERT_TRUE(saver.waitForMessage(0, std::chrono::seconds(20))) << kill;
+    ASSERT_TRUE(saver.waitForMessage(0, peal::test::kHangs)) << kill;
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
     saver.kill(0);
-    const std::vector<ChildResult> ended = saver.wait(std::chrono::seconds(10));
+    const std::vector<ChildResult> ended = saver.wait(peal::test::kHangs);
     ASSERT_EQ(ended[0].signal, SIGKILL) << ended[0].message;
     verifyAll(directory + "/same");
     const std::string latest = latestCheckpoint(directory);
@@ -124,7 +124,7 @@ TEST(DiskFull, IsAnErrorOnAllRanksAndLeavesTheOldCheckpoint) {
     });
     return 0;
   };
-  peal::test::expectAllSucceeded(peal::test::runProcesses(1, std::chrono::seconds(30), body));
+  peal::test::expectAllSucceeded(peal::test::runProcesses(1, peal::test::kHangs, body));
   EXPECT_EQ(verifyAll(directory + "/a"), 0u);
   EXPECT_EQ(entriesOf(directory), 1u);
 }

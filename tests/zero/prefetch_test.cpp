@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/limits.h"
 #include "tests/zero/before.h"
 #include "tests/zero/ranks.h"
 
@@ -100,7 +101,7 @@ class Gate {
     std::unique_lock lock(mutex_);
     ++arrived_;
     // A test that failed does not hang.
-    opened_.wait_for(lock, std::chrono::seconds(20), [&] { return arrived_ <= permits_; });
+    opened_.wait_for(lock, peal::test::kAtOnce, [&] { return arrived_ <= permits_; });
   }
   void open(int more) {
     const std::scoped_lock lock(mutex_);

@@ -86,7 +86,7 @@ int trainAll(const Child& child, pealComm_t comm) {
 std::string wordsOver(const std::string& transport, int ranks) {
   peal::test::SharedValue<peal::test::Meeting> meeting;
   const std::vector<ChildResult> results =
-      peal::test::runProcesses(ranks, std::chrono::seconds(60), [&](const Child& child) {
+      peal::test::runProcesses(ranks, peal::test::kHangs, [&](const Child& child) {
         if (!transport.empty()) {
           setenv("PEAL_HOST_ID", fmt::format("node {}", child.index()).c_str(), 1);
           setenv("PEAL_TRANSPORT", transport.c_str(), 1);

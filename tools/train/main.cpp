@@ -18,9 +18,11 @@
 namespace peal::train {
 namespace {
 
-// How long ranks that are asked to end may take to find out why. Open MPI's mpirun kills them after a second;
-// a death is noticed within milliseconds.
-constexpr int kFirstMomentMs = 700, kMomentMs = 500;
+// Ranks that are asked to end have a moment to find out why; a death is noticed within milliseconds. Rank 0
+// has the longest one, so that nobody takes it for dead.
+int momentMs(const TrainOptions& options, int rank) {
+  return static_cast<int>(options.lastWordsSeconds * (rank == 0 ? 1000 : 700));
+}
 
 constexpr int kSignalCode = 128;  // exit codes of ranks that a signal ended are above
 
@@ -81,11 +83,10 @@ int trainMain(int argc, char** argv) {
       fmt::print(stderr, "peal-train: {}\n", sentence);
     }
   };
-  // Asked to end before it has found a reason, rank 0 speaks: the job may be preempted. It waits longest, so
-  // that nobody takes it for dead.
+  // Asked to end before it has found a reason, rank 0 speaks: the job may be preempted.
   std::optional<LastWords> lastWords;
   if (isLaunched) {
-    lastWords.emplace(launch.rank == 0 ? kFirstMomentMs : kMomentMs, [&] { hint(""); });
+    lastWords.emplace(momentMs(options, launch.rank), [&] { hint(""); });
   }
   // A launcher's rank tells of its failure inside of runRanks.
   std::string failure;

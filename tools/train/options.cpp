@@ -19,7 +19,8 @@ namespace {
 using tools::UsageError;
 
 constexpr double kLargestDecay = 1e6;  // and learning rate factor: the engine's limits
-constexpr double kLargest = 1e9;       // of every number that is not a size; keeps products far from overflow
+constexpr double kLongestLastWords = 3600;
+constexpr double kLargest = 1e9;  // of every number that is not a size; keeps products far from overflow
 
 void addModel(CLI::App& app, TrainOptions& options) {
   const auto count = CLI::Range(uint64_t{1}, uint64_t{1} << 20);
@@ -228,6 +229,12 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
       ->group(group);
   app.add_option("--resume", options.resumePath, "Go on from this checkpoint, on any number of ranks")
       ->type_name("DIR")
+      ->group(group);
+  app.add_option(
+         "--last-words", options.lastWordsSeconds,
+         "Under a launcher that ends the ranks (SIGTERM) when one is lost: seconds in which rank 0 finds "
+         "out why and tells how to go on; Open MPI kills after 1")
+      ->check(tools::numberIn(0, kLongestLastWords))
       ->group(group);
   app.add_option("--trace", options.tracePath,
                  "Write when every unit, collective and wait of every rank began and ended, for Perfetto and "

@@ -76,6 +76,7 @@ struct TrainOptions {
 
   std::string savePath, resumePath;  // of a checkpoint; empty: none
   uint64_t saveEvery = 0;            // 0: only at the end
+  double lastWordsSeconds = 0.7;     // of a launcher's rank that is asked to end
   uint64_t firstStep = 0;            // steps made before this run
   uint64_t sequences = 0;            // of all ranks in a step; 0: all that batch and accumulate have room for
 

@@ -45,6 +45,8 @@
 //
 //   Time: uint64_t clockNs()                      advances at least every millisecond; the same on all blocks
 //         void pause(uint32_t ns)                 at most about that long
+//         uint32_t kSpinsPerLook                  how often a wait asks for its condition between
+//                                                 two looks at what lies in host memory
 //   [[noreturn]] void halt()                      ends the kernel with an error: for what cannot happen
 #pragma once
 #include <cstddef>

@@ -236,6 +236,7 @@ PEAL_DEVICE uint64_t clockNs() {
   return now;
 }
 PEAL_DEVICE void pause(uint32_t ns) { __nanosleep(ns); }
+constexpr uint32_t kSpinsPerLook = 256;  // some 100 us
 
 [[noreturn]] PEAL_DEVICE void halt() {
   __trap();

@@ -15,10 +15,6 @@
 
 namespace peal::cuda {
 
-// Conditions are asked this often between two looks at the stop flags, one of which lies in host memory: some
-// 100 us on hardware.
-constexpr uint32_t kSpinsPerLook = 256;
-
 // The digest of an operation and the bytes of one message, as words.
 constexpr int kDigestWords = 3;
 struct Header {

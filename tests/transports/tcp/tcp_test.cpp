@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 
+#include "tests/support/limits.h"
 #include "transports/tcp/fabric.h"
 
 namespace {
@@ -95,7 +96,7 @@ class TcpTest : public ::testing::Test {
     GivesSocket control(ends[0]);
     Cards cards;
     fabric_ = std::make_unique<tcp::TcpFabric>(FabricOptions{kSlotBytes, kSlots, true}, "");
-    ASSERT_TRUE(fabric_->connect(cards, {1}, control, Deadline::afterMs(1000)));
+    ASSERT_TRUE(fabric_->connect(cards, {1}, control, Deadline::afterMs(kFarMs)));
   }
   // A peer that is there would be waited for.
   void TearDown() override { peer_.reset(); }
@@ -545,7 +546,7 @@ TEST(TcpConnect, RanksWithOtherSlotsAreRefused) {
     cards.change = std::byte{0x40};
     cards.shorten = isShort ? 1 : 0;
     tcp::TcpFabric fabric({kSlotBytes, kSlots}, "");
-    const Result<void> refused = fabric.connect(cards, {1}, control, Deadline::afterMs(1000));
+    const Result<void> refused = fabric.connect(cards, {1}, control, Deadline::afterMs(kFarMs));
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find(isShort ? "same version" : "PEAL_SLOT_BYTES"), std::string::npos)
         << refused.error().message;
@@ -587,7 +588,7 @@ TEST(TcpConnect, CongestionControlIsWhatIsAskedForIfThereIsSuch) {
     GivesSocket control(socket.release());
     Cards cards;
     tcp::TcpFabric fabric({kSlotBytes, kSlots}, wanted);
-    EXPECT_TRUE(fabric.connect(cards, {1}, control, Deadline::afterMs(1000)));
+    EXPECT_TRUE(fabric.connect(cards, {1}, control, Deadline::afterMs(kFarMs)));
     return congestionOf(descriptor);
   };
   const std::string systems = congestionOf(loopbackPair().first.get());

@@ -152,7 +152,7 @@ TEST(UcxLink, MessagesOutliveTheirSender) {
   }
   const auto begin = Clock::now();
   ranks.end(0);
-  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5.0);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   for (uint32_t number = 0; number < 4; ++number) {
     ASSERT_TRUE(ranks.until([&] { return hasArrival(ranks.link(1, 0)); }));
     expectArrival(ranks.link(1, 0), bytesOf(static_cast<int>(number), 10000), number);

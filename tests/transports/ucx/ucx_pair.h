@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/exchange.h"
+#include "tests/support/limits.h"
 #include "transports/ucx/fabric.h"
 
 namespace peal::test {
@@ -19,7 +20,7 @@ class NoControl : public ControlPlane {
 };
 
 inline const UcxOptions kLoopback{{"lo"}};
-inline constexpr int kUcxLimitMs = 20000;
+inline constexpr int kUcxLimitMs = kFarMs;
 
 // The fabrics of ranks 0 .. size-1, or what went wrong on each.
 class UcxRanks {

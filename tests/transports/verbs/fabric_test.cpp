@@ -218,7 +218,7 @@ TEST(VerbsFabric, ASleeperIsWokenByAnArrivalAndByACredit) {
           continue;
         }
         pollfd entry{self.fabric->eventDescriptor(), POLLIN, 0};
-        timeouts += ::poll(&entry, 1, 5000) == 0 ? 1 : 0;
+        timeouts += ::poll(&entry, 1, kRankLimitMs) == 0 ? 1 : 0;
         ASSERT_LT(timeouts, 3);
       }
     };
@@ -371,7 +371,7 @@ TEST(VerbsFabric, ASecondRailTakesOver) {
     const auto begin = Clock::now();
     ASSERT_TRUE(exchangeStreams(self, 300, 512))
         << (self.fabric->fault() ? self.fabric->fault()->error.message : "the deadline passed");
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5.0);
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
     EXPECT_FALSE(self.fabric->fault());
     self.meet();
   });
@@ -529,7 +529,7 @@ TEST(VerbsFabric, ADeadWireIsAFaultAfterBoundedAttempts) {
     world.cut("rxe-0", true);
     const auto begin = Clock::now();
     EXPECT_FALSE(exchangeStreams(self, 10, 256));
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5.0);
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
     ASSERT_TRUE(self.fabric->fault());
     const std::string& text = self.fabric->fault()->error.message;
     EXPECT_NE(text.find("IBV_WC_RETRY_EXC_ERR"), std::string::npos) << text;

@@ -15,11 +15,12 @@
 
 #include "lib/base/clock.h"
 #include "tests/support/exchange.h"
+#include "tests/support/limits.h"
 #include "transports/verbs/fabric.h"
 
 namespace peal::test {
 
-inline constexpr int kRankLimitMs = 30000;
+inline constexpr int kRankLimitMs = kFarMs;
 
 // Small messages between ranks, in order.
 class Switchboard {

@@ -51,7 +51,7 @@ TEST(BootstrapFailure, ARankThatJoinsTwiceIsNamed) {
 }
 
 TEST(BootstrapFailure, MissingRanksAreNamedToAllWhoCame) {
-  const TestRoot root = makeRoot({.joinMs = 300});
+  const TestRoot root = makeRoot({.joinMs = 2000});
   std::mutex mutex;
   std::vector<Error> errors;
   const Clock::time_point start = Clock::now();
@@ -63,11 +63,11 @@ TEST(BootstrapFailure, MissingRanksAreNamedToAllWhoCame) {
     const std::lock_guard lock(mutex);
     errors.push_back(joined.error);
   });
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   ASSERT_EQ(errors.size(), 3u);
   for (const Error& error : errors) {
     EXPECT_EQ(error.code, pealTimeout);
-    EXPECT_THAT(error.message, HasSubstr("ranks 2, 4 and 5 of 6 did not join within 300 ms"));
+    EXPECT_THAT(error.message, HasSubstr("ranks 2, 4 and 5 of 6 did not join within 2000 ms"));
     EXPECT_THAT(error.message, HasSubstr("ranks 0, 1 and 3 did"));
   }
   EXPECT_TRUE(eventually([&] { return root.service->finished(); }));
@@ -122,7 +122,7 @@ TEST(BootstrapFailure, AnIdOfAnEndedRootListsItsAddresses) {
   root.service.reset();
   const Clock::time_point start = Clock::now();
   const Joined joined = join(root.id, 1, 2);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2)) << "a refusal is no reason to wait";
+  EXPECT_LT(Clock::now() - start, kAtOnce) << "a refusal is no reason to wait";
   EXPECT_EQ(joined.error.code, pealRemoteError);
   EXPECT_THAT(joined.error.message,
               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("127.0.0.1:" + std::to_string(root.content.port)),

@@ -80,10 +80,10 @@ TEST(Hostile, OneByteAtATimeDoesNotProlongTheDeadline) {
   size_t sent = 0;
   while (sent < open.size() && slow.send(ByteView(open).subspan(sent, 1))) {
     ++sent;
-    (void)poll(nullptr, 0, 20);
+    (void)poll(nullptr, 0, 100);
   }
   EXPECT_LT(sent, open.size());
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   EXPECT_EQ(root.service->strangers(), 1u);
   expectHonestRanksMeet(root);
 }
@@ -144,7 +144,7 @@ TEST(Hostile, TwoHundredSilentConnectionsDoNotKeepRanksOut) {
   }
   const Clock::time_point start = Clock::now();
   expectHonestRanksMeet(root);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   EXPECT_GE(root.service->strangers(), 200u - 64u) << "those whose place was needed";
 }
 

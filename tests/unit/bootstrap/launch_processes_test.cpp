@@ -27,8 +27,8 @@ struct Outcome {
 // Runs a shell script. Its traffic stays on the loopback interface.
 Outcome run(const std::string& script) {
   const std::string guarded =
-      "PEAL_INTERFACE=lo PEAL_INIT_TIMEOUT_MS=${PEAL_INIT_TIMEOUT_MS:-15000} "
-      "timeout -k 1 25 sh -c '" +
+      "PEAL_INTERFACE=lo PEAL_INIT_TIMEOUT_MS=${PEAL_INIT_TIMEOUT_MS:-60000} "
+      "timeout -k 1 70 sh -c '" +
       script + "' 2>&1";
   Outcome outcome;
   FILE* pipe = popen(guarded.c_str(), "r");
@@ -124,7 +124,7 @@ TEST(LaunchProcesses, ARootWhosePortIsInUse) {
 }
 
 TEST(LaunchProcesses, SecretsThatDifferKeepRanksApart) {
-  const std::string root = "PEAL_INIT_TIMEOUT_MS=1000 PEAL_ROOT=127.0.0.1:" + std::to_string(freePort());
+  const std::string root = "PEAL_INIT_TIMEOUT_MS=3000 PEAL_ROOT=127.0.0.1:" + std::to_string(freePort());
   const Outcome outcome =
       run(forRanks(2, root + " PEAL_RANK=@ PEAL_SIZE=2 PEAL_SECRET=only-rank-@-knows", "meet 1"));
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("rank 1 of 2 did not join"), HasSubstr("another secret"),
@@ -198,21 +198,21 @@ TEST(LaunchProcesses, SeveralMachinesWithoutAMeetingPlaceAskForOne) {
 TEST(LaunchProcesses, AKilledRankIsNamedByTheOthers) {
   const Clock::time_point start = Clock::now();
   const Outcome outcome = run(forRanks(3, "PEAL_RANK=@ PEAL_SIZE=3", "kill 1"));
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   EXPECT_THAT(outcome.output, HasSubstr("probe failed with 6: rank 1 of 3"));
 }
 
 TEST(LaunchProcesses, AKilledRootIsNoticedByTheOthers) {
   const Clock::time_point start = Clock::now();
   const Outcome outcome = run(forRanks(3, "PEAL_RANK=@ PEAL_SIZE=3", "kill 0"));
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("is gone"), Not(HasSubstr("met as"))));
 }
 
 TEST(LaunchProcesses, AnIdThatNobodyUsesKeepsNoProcessAlive) {
   const Clock::time_point start = Clock::now();
   const Outcome outcome = run(kProbe + " leave");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - start, kAtOnce);
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("child left with 0"));
 }

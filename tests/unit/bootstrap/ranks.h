@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/bootstrap/bootstrap.h"
+#include "tests/support/limits.h"
 
 namespace peal::test {
 
@@ -27,7 +28,7 @@ struct Joined {
   Error error{pealSuccess, ""};
 };
 
-inline Joined join(const pealUniqueId& id, int rank, int size, int timeoutMs = 10000) {
+inline Joined join(const pealUniqueId& id, int rank, int size, int timeoutMs = kFarMs) {
   Result<std::unique_ptr<Rendezvous>> result = joinRendezvous(id, rank, size, Deadline::afterMs(timeoutMs));
   Joined joined;
   if (result) {

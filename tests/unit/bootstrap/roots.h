@@ -14,6 +14,7 @@
 #include "lib/bootstrap/id.h"
 #include "lib/bootstrap/open_root.h"
 #include "lib/bootstrap/root.h"
+#include "tests/support/limits.h"
 
 namespace peal::test {
 
@@ -29,8 +30,8 @@ struct TestRoot {
 };
 
 struct RootLimits {
-  int64_t joinMs = 10000;
-  int64_t helloMs = 5000;
+  int64_t joinMs = kFarMs;
+  int64_t helloMs = kFarMs;
   size_t strangersMost = 256;
 };
 
@@ -63,7 +64,7 @@ inline TestRoot makeRoot(const RootLimits& limits = {}, int family = AF_INET) {
 }
 
 // Waits until `reached` holds, for at most `timeoutMs`.
-inline bool eventually(auto&& reached, int timeoutMs = 5000) {
+inline bool eventually(auto&& reached, int timeoutMs = kFarMs) {
   const Deadline deadline = Deadline::afterMs(timeoutMs);
   while (!reached()) {
     if (deadline.passed()) {
@@ -79,7 +80,7 @@ class RawPeer {
  public:
   // Not connected yet.
   RawPeer() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const timeval patience{5, 0};
+    const timeval patience{kAtOnce.count(), 0};
     setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
   explicit RawPeer(uint16_t port) : RawPeer() { (void)connectTo(port); }
@@ -101,7 +102,7 @@ class RawPeer {
     buffer.resize(got > 0 ? static_cast<size_t>(got) : 0);
     return buffer;
   }
-  // Whether the other side ends the connection within five seconds, whatever it sends before.
+  // Whether the other side ends the connection at once, whatever it sends before.
   bool isCut() {
     std::byte ignored[256];
     while (true) {
