@@ -61,7 +61,7 @@ typedef struct {
   uint64_t firstIndex;
   pealAdamwControl_t* control;
   /* pealReduceAdamwGather: where this rank's block of sums (bf16, count elements) is kept, too; NULL:
-   * nowhere. pealAdamwStep does not look at it. May be this rank's block of `gradients` where `weights` is
+   * nowhere. pealAdamwStep does not use it. May be this rank's block of `gradients` where `weights` is
    * another array. */
   void* reduced;
 } pealAdamw_t;

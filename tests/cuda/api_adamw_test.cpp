@@ -241,6 +241,35 @@ TEST(ApiAdamw, RefusesAControlBlockThatKernelsDoNotReach) {
   });
 }
 
+// Where sums are kept is looked at by both calls, on this rank's device.
+TEST(ApiAdamw, RefusesAPlaceForSumsThatKernelsDoNotReach) {
+  inProcess(smallGpu(), [] {
+    Shard host(16);
+    const GpuShard gpu(0, host);
+    const GpuBuffer from(0, 32), to(0, 32), sums(0, 34), elsewhere(1, 32);
+    const GpuStream stream(0);
+    const std::vector<pealComm_t> comms = initAll({0});
+    const size_t counts[] = {16};
+    const auto expectRefused = [&](void* reduced, const char* words) {
+      pealAdamw_t state = gpu.state();
+      state.reduced = reduced;
+      EXPECT_EQ(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()), pealInvalidArgument);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+          << pealGetLastError(nullptr);
+      EXPECT_EQ(pealReduceAdamwGather(from.data(), to.data(), counts, &state, comms[0], stream.peal()),
+                pealInvalidArgument);
+      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+          << pealGetLastError(nullptr);
+    };
+    std::vector<uint16_t> onHost(16);
+    expectRefused(onHost.data(), "state->reduced");
+    expectRefused(elsewhere.data(), "memory of device 1");
+    expectRefused(sums.data() + 1, "not a multiple of 2");
+    expectRefused(sums.data() + 4, "needs 32 bytes");
+    destroyAll(comms);
+  });
+}
+
 TEST(ApiAdamw, TheControlBlockMayLieInPinnedMemory) {
   inProcess(smallGpu(), [] {
     Shard host(16);
