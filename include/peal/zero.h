@@ -400,7 +400,7 @@ typedef struct {
   uint64_t plannedBytes; /* pealZeroPlan's figure for this rank */
 } pealZeroArena_t;
 
-/* *arenas: *count entries, owned by the engine, valid until it is destroyed. After pealZeroSeal. */
+/* *arenas: *count entries, the engine's, as long as it. After pealZeroSeal. Tables are not listed. */
 PEAL_API pealResult_t pealZeroGetMemory(pealZero_t zero, const pealZeroArena_t** arenas, size_t* count);
 
 /* The parameters as registered, tied names included. *count: how many. */
