@@ -1,11 +1,13 @@
 # peal_module(NAME SOURCES ... [LIBRARIES ...]): one folder of the library, as an object library.
 # peal_library(): libpeal.so from all modules, and peal_internal, the same objects for tests that look inside.
-# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [COST seconds] [SHARDS n] [ONE_THREAD]
-#   [OF_HEADERS]): a GoogleTest program. SHARDS: it is long and waits much, so it is run as n tests side by side. COST: about how long it
-#   takes under a sanitizer, if more than 10 s. FIRST are libraries that stand in for parts of peal_internal. It gets the name of its folder
-#   below tests/ as a label (unit, processes, ...), and LABELS besides. Those of the label `slow` are neither built nor
-#   run under sanitizers, those of ONE_THREAD not under the thread sanitizer, which can find nothing there. OF_HEADERS:
-#   what is tested is in headers, so UBSan looks at all of the test: see peal_test_checks.
+# peal_test(NAME SOURCES ... [FIRST ...] [LIBRARIES ...] [LABELS ...] [COST seconds] [SHARDS n] [OF_HEADERS]
+#   [ONE_THREAD] [UNSANITIZED]): a GoogleTest program. FIRST are libraries that stand in for parts of peal_internal. It
+#   gets the name of its folder below tests/ as a label (unit, processes, ...), and LABELS besides. COST: about how long
+#   it takes under a sanitizer, if more than 10 s. SHARDS: it is long and waits much, so it is run as n tests side by
+#   side. OF_HEADERS: what is tested is in headers, so UBSan looks at all of the test: see peal_test_checks.
+#   Neither built nor run under the sanitizers are those of the label `slow` and UNSANITIZED ones, in which nothing
+#   touches memory that another test does not; those of ONE_THREAD not under the thread sanitizer: no thread of the
+#   test, which may be of several processes, calls the library beside another.
 # peal_precompile_as_module(TARGET): see below.
 # peal_compile_together(TARGET): compiles its sources in a few pieces; modules, tools and tests are.
 # peal_compile_quickly(TARGET): its speed is nobody's concern, such as that of what reads a command line: what that
@@ -46,11 +48,12 @@ if(PEAL_SANITIZE)
 endif()
 target_include_directories(peal_options INTERFACE "${PROJECT_SOURCE_DIR}")
 
-# For what is around what is tested, linked last: there is less to compile without those checks of UBSan on pointers
-# that AddressSanitizer answers for as well. In the library, the simulator and the kernels UBSan checks everything.
+# For what is around what is tested, linked last: a tenth less time to compile without those checks of UBSan on
+# pointers that AddressSanitizer answers for as well, and that of their alignment. In the library, the simulator and
+# the kernels UBSan checks everything.
 add_library(peal_test_checks INTERFACE)
 if(PEAL_SANITIZE MATCHES "undefined")
-  target_compile_options(peal_test_checks INTERFACE "${host}-fno-sanitize=null,object-size,vptr,pointer-overflow>")
+  target_compile_options(peal_test_checks INTERFACE "${host}-fno-sanitize=alignment,null,object-size,vptr,pointer-overflow>")
 endif()
 
 add_library(peal_headers INTERFACE)
@@ -135,7 +138,7 @@ endfunction()
 set(PEAL_TEST_TIMEOUT 600)
 
 function(peal_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS" "COST;SHARDS" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;OF_HEADERS;UNSANITIZED" "COST;SHARDS" "SOURCES;FIRST;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   if(NOT "slow" IN_LIST arg_LABELS)
     # What is tested is optimized as it is installed; the tests around it need not be.
@@ -161,7 +164,7 @@ function(peal_test name)
   string(REGEX REPLACE "/.*" "" folder "${folder}")
   list(APPEND arg_LABELS "${folder}")
   list(REMOVE_DUPLICATES arg_LABELS)
-  if((PEAL_SANITIZE AND "slow" IN_LIST arg_LABELS) OR (PEAL_SANITIZE MATCHES "thread" AND arg_ONE_THREAD))
+  if((PEAL_SANITIZE AND (arg_UNSANITIZED OR "slow" IN_LIST arg_LABELS)) OR (PEAL_SANITIZE MATCHES "thread" AND arg_ONE_THREAD))
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/reduce/reduce.h"
+#include "tests/cuda/draws.h"
 #include "tests/cuda/kernel_collectives.h"
 #include "tests/cuda/kernel_modes.h"
 
@@ -82,8 +83,6 @@ CollectiveCase draw(const Text& text, Protocol protocol, const KernelRanks& rank
   return test;
 }
 
-constexpr int kDraws = PEAL_TEST_DRAWS;  // of each text and protocol, in each world; by CMakeLists.txt
-
 // All texts and protocols, one launch after the other on the same counters. Returns what went wrong first.
 std::string playAll(KernelRanks& ranks, Mode mode, std::mt19937_64& random) {
   for (const Protocol protocol : kAllProtocols) {
@@ -91,7 +90,7 @@ std::string playAll(KernelRanks& ranks, Mode mode, std::mt19937_64& random) {
       continue;  // lines.cuh: what was never written has flag 0
     }
     for (const Text& text : kTexts) {
-      for (int i = 0; i < kDraws && ranks.options().slots >= leastSlots(text, ranks.size()); ++i) {
+      for (int i = 0; i < kTestDraws && ranks.options().slots >= leastSlots(text, ranks.size()); ++i) {
         const CollectiveCase test = draw(text, protocol, ranks, random);
         const InMode inMode(mode, static_cast<int64_t>(random() >> 32));
         if (const std::string wrong = runCase(ranks, test); !wrong.empty()) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/reduce/reduce.h"
+#include "tests/cuda/draws.h"
 #include "tests/cuda/kernel_collectives.h"
 #include "tests/cuda/kernel_modes.h"
 
@@ -94,7 +95,7 @@ TEST_P(Levels, GiveTheBitsOfTheirOrder) {
         if (text.algorithm == Algorithm::Hierarchical && !severalNodes) {
           continue;
         }
-        for (int i = 0; i < PEAL_TEST_DRAWS; ++i) {
+        for (int i = 0; i < kTestDraws; ++i) {
           const CollectiveCase test = drawn(text, ranks, random);
           const auto mode = static_cast<Mode>(world++ % kModes);
           const InMode inMode(mode, static_cast<int64_t>(random() >> 32));

@@ -13,6 +13,7 @@
 #include "lib/zero/cuda/kernels.h"
 #include "lib/zero/loops.h"
 #include "lib/zero/norm.h"
+#include "tests/cuda/draws.h"
 #include "tests/cuda/kernel_modes.h"
 #include "tests/cudasim/core/buffer.h"
 #include "tests/cudasim/core/run.h"
@@ -236,7 +237,7 @@ TEST(ZeroPasses, SquaresInAllModes) {
   const std::vector<float> wide = drawnWide(2500, 3, 90, 60);
   for (int mode = 0; mode < test::kModes; ++mode) {
     SCOPED_TRACE(test::kModeNames[mode]);
-    for (int64_t seed = 1; seed <= PEAL_TEST_DRAWS; ++seed) {
+    for (int64_t seed = 1; seed <= test::kTestDraws; ++seed) {
       const InMode inMode(static_cast<Mode>(mode), seed);
       expectSquares(values, 5, 4);
       expectSquares(wide, 5, 4);

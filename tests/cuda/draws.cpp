@@ -1,0 +1,3 @@
+#include "tests/cuda/draws.h"
+
+const int peal::cuda::test::kTestDraws = PEAL_TEST_DRAWS;
