@@ -13,9 +13,6 @@ namespace peal {
 namespace {
 
 constexpr size_t kInPlaceChunkBytes = size_t{2} << 20;
-// Asking whether all chunks are handed over in place is a meeting of the ranks, too: without an epilogue,
-// which has its reasons to ask, only where many are saved.
-constexpr size_t kCrowdedLeastChunks = 4;
 constexpr size_t kMuchSecondCacheBytes = size_t{2} << 20;
 
 Digest digestOf(const Collective& call) {
@@ -62,11 +59,10 @@ HostPort::Options::Next nextOf(const Collective& call, int size, Store store) {
 size_t chunkBytesOf(const HostContext& context, const Collective& call, const Blocks& blocks,
                     HostPort& port) {
   const size_t blockBytes = blocks.longest() * elementBytes(call.type);
-  const bool isLong = call.epilogue != nullptr
-                          ? blockBytes > call.choice.chunkBytes
-                          : context.crowded && call.kind == pealStatAllReduce &&
-                                blockBytes > kCrowdedLeastChunks * call.choice.chunkBytes;
-  const bool mayGrow = isLong && call.choice.algorithm == Algorithm::TwoShot && context.endpoint != nullptr &&
+  // Asking whether all chunks are handed over in place is a meeting of the ranks, too.
+  const bool asks = call.epilogue != nullptr || (context.crowded && call.kind == pealStatAllReduce);
+  const bool mayGrow = asks && blockBytes > call.choice.chunkBytes &&
+                       call.choice.algorithm == Algorithm::TwoShot && context.endpoint != nullptr &&
                        context.grouping == nullptr;
   return mayGrow && port.allInPlace(blocks) ? std::max(kInPlaceChunkBytes, call.choice.chunkBytes)
                                             : call.choice.chunkBytes;
