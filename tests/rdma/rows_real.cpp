@@ -11,8 +11,8 @@ std::vector<Transport> moreTransports() {
   const auto routed = [](Exchange& exchange, const TransportOptions& options) {
     return connectRouted({"verbs", openVerbs}, exchange, options);
   };
-  return {{"verbs_processes", RanksAre::Processes, verbs, true},
-          {"verbs_routed", RanksAre::Processes, routed, true}};
+  return {{"verbs_processes", RanksAre::Processes, verbs, true, true},
+          {"verbs_routed", RanksAre::Processes, routed, true, true}};
 }
 
 }  // namespace peal::test

@@ -1,7 +1,9 @@
-// The real libibverbs with a hand in between: tests break queue pairs and falsify requests on real
+// The real libibverbs with a hand in between: tests break queue pairs, falsify requests and count on real
 // (soft-RoCE) devices. One per rank.
 #pragma once
 #include <atomic>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,6 +20,16 @@ class TappedLibrary final : public verbs::Library {
   std::atomic<int> falsify{0};
   // Queue pairs of that device cannot be made.
   std::string refuse;
+  // `event` happens in the middle: when the rank has posted so many more requests. For the rank's own thread.
+  void afterPosts(int count, std::function<void()> event) {
+    event_ = std::move(event);
+    leftPosts_ = count;
+  }
+  int made() const { return made_; }  // queue pairs, those made anew among them
+  int postsOn(const std::string& device) const {
+    const auto found = posts_.find(device);
+    return found == posts_.end() ? 0 : found->second;
+  }
   // Moves every queue pair into the error state, as an administrator or a driver's reset does.
   void breakQueuePairs() {
     const std::lock_guard lock(mutex_);
@@ -70,6 +82,7 @@ class TappedLibrary final : public verbs::Library {
     }
     ibv_qp* qp = real_.createQp(pd, attributes);
     if (qp != nullptr) {
+      ++made_;
       qps_.insert(qp);
     }
     return qp;
@@ -87,6 +100,10 @@ class TappedLibrary final : public verbs::Library {
       --falsify;
       request->wr.rdma.rkey ^= 0x5500;
     }
+    ++posts_[real_.deviceName(qp->context->device)];
+    if (leftPosts_ > 0 && --leftPosts_ == 0) {
+      event_();
+    }
     return real_.postSend(qp, request);
   }
   int postRecv(ibv_qp* qp, ibv_recv_wr* request) override { return real_.postRecv(qp, request); }
@@ -95,6 +112,10 @@ class TappedLibrary final : public verbs::Library {
   verbs::Library& real_;
   std::mutex mutex_;
   std::set<ibv_qp*> qps_;
+  std::function<void()> event_;
+  int leftPosts_ = 0;
+  int made_ = 0;
+  std::map<std::string, int> posts_;
 };
 
 }  // namespace peal::test

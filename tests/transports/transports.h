@@ -46,6 +46,7 @@ struct Transport {
   std::function<Result<std::unique_ptr<Endpoint>>(Exchange&, const TransportOptions&)> connect;
   // Bytes and news of ranks take a moment: there is no shared memory between some.
   bool travels = false;
+  bool isEmulated = false;  // on a processor that is: all takes many times as long
 };
 
 inline void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
