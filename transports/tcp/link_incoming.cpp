@@ -182,12 +182,11 @@ void TcpLink::release() {
 }
 
 // The peer is told at once when it has no credit left or waits for the last ones; before that in larger
-// steps, unless a message of ours takes the count along. Ranks that answer each other send half of their
-// slots at a time: those need no message of their own.
+// steps, unless a message of ours takes the count along.
 void TcpLink::noteCredit() {
   const bool owes = received_ != creditSent_;
   const bool peerIsOut = arrived_ - creditSent_ >= slots_;
-  const bool isMany = received_ - creditSent_ > slots_ / 2;
+  const bool isMany = received_ - creditSent_ >= std::max<uint64_t>(1, slots_ / 2);
   if (owes && (peerIsOut || isMany || left_) && !isControlDue_) {
     sayControl(Kind::Credit);
   }
