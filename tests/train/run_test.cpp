@@ -143,7 +143,8 @@ TEST_F(RunTest, residentMemoryIsThePlansAndAnAllowance) {
                          .back();
     const double measured = end.at("residentBytes"), planned = end.at("residentPlannedBytes");
     EXPECT_GT(planned, 5e7);
-    EXPECT_LT(measured, planned + ((8 + 2 * (one.ranks - 1)) << 20));
+    // Less than a second fp32 master would take: 18 MiB on one rank, 9 on each of two.
+    EXPECT_LT(measured, planned + ((one.ranks <= 2 ? 6 : 8 + 2 * (one.ranks - 1)) << 20));
     EXPECT_GT(measured, planned - (8 << 20));
   }
 }
