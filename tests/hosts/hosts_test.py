@@ -86,7 +86,8 @@ class Collectives(HostsTest):
 class Launchers(HostsTest):
     COMMAND = ["-b", "1K", "-e", "64K", "-f", "8", "-n", "2"]
 
-    def run_launcher(self, *command):
+    def launched(self, *command):
+        """What a launcher's ranks on two hosts printed."""
         # Both launchers refuse root, or lack a terminal, in their own ways.
         environment = clean_environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                                         OMPI_MCA_rmaps_base_oversubscribe="1")
@@ -97,9 +98,26 @@ class Launchers(HostsTest):
                                   env={**environment, **variables})
             out, err = launcher.communicate(timeout=LIMIT_S)
             self.assertEqual(launcher.returncode, 0, f"{out}\n{err}")
-            self.assertRegex(out, r"Out of bounds values : 0 OK")
-            self.assertRegex(out, r"on +host0 ")
-            self.assertRegex(out, r"on +host1 ")
+            return out
+
+    def run_launcher(self, *command):
+        out = self.launched(*command)
+        self.assertRegex(out, r"Out of bounds values : 0 OK")
+        self.assertRegex(out, r"on +host0 ")
+        self.assertRegex(out, r"on +host1 ")
+
+    def test_training_under_open_mpi(self):
+        if hosts.shutil.which("mpirun.openmpi") is None:
+            self.skipTest("Open MPI's mpirun is not installed (Debian package openmpi-bin)")
+        command = [TRAIN, "--text", TEXT, "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2",
+                   "--steps", "3", "--stage", "2", "--eval-every", "0"]
+        out = self.launched("mpirun.openmpi", "--mca", "plm_rsh_agent", "SHELL", "-H", "host0:1,host1:1", "-n", "2", *command)
+        alone = subprocess.run([*command, "--ranks", "2"], capture_output=True, text=True, timeout=LIMIT_S, check=True,
+                               env=clean_environment()).stdout
+        weights = r"(?m)^weights [0-9a-f]{16} .*$"
+        self.assertRegex(out, r"ranks: 2 \(")
+        self.assertEqual(re.findall(weights, out), re.findall(weights, alone))
+        self.assertEqual(len(re.findall(weights, alone)), 1, alone)
 
     def test_open_mpi(self):
         if hosts.shutil.which("mpirun.openmpi") is None:
