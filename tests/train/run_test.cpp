@@ -199,6 +199,25 @@ TEST_F(RunTest, tellsItsSpeedAndThePlannersPrediction) {
   EXPECT_GT(speed.at("networkBytesPerSecond"), 0);
 }
 
+TEST_F(RunTest, ratesWarmUpAndFollowHalfACosine) {
+  const std::vector<json> events =
+      train({"--steps", "7", "--warmup", "3", "--lr", "0.01", "--min-lr", "0.002", "--eval-every", "0"});
+  std::vector<double> rates;
+  for (const json& event : events) {
+    if (event.at("event") == "step") {
+      rates.push_back(event.at("learningRate"));
+    }
+  }
+  // A third, two thirds, all; then (1 + cos(quarter * pi)) / 2 of what is above the least: 0.85355, 0.5, ...
+  const double quarter = 0.25 * (2 + std::sqrt(2.0));
+  const std::vector<double> expected{
+      0.01 / 3, 0.02 / 3, 0.01, 0.002 + 0.008 * quarter, 0.006, 0.002 + 0.008 * (1 - quarter), 0.002};
+  ASSERT_EQ(rates.size(), expected.size());
+  for (size_t i = 0; i < rates.size(); ++i) {
+    EXPECT_NEAR(rates[i], expected[i], 1e-12) << "step " << i + 1;
+  }
+}
+
 TEST_F(RunTest, writesMetricsAsCsv) {
   const CommandResult result = Command(commandLine(kTiny, {"--ranks", "2", "--steps", "4", "--eval-every",
                                                            "2", "--metrics", file("run.csv")}))
