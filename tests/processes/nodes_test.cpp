@@ -146,6 +146,38 @@ INSTANTIATE_TEST_SUITE_P(Nodes, OnNodes,
                                            Row{{0, 0, 0, 1}, "hierarchical"}, Row{{0, 0, 1, 1}, "tree"},
                                            Row{{0, 1, 1, 2}, "hierarchical_ring"}));
 
+// Every rank on a node of its own, over a network that wants several messages at a time: chunks of a slot
+// and more, which both ends must cut alike whatever the algorithm.
+TEST(OnNodesApart, LongCallsOfEveryAlgorithmAreRight) {
+  for (const Row& row : {Row{{0, 1}, "auto"}, Row{{0, 1, 2}, "auto"}}) {
+    const int size = static_cast<int>(row.nodeOf.size());
+    runOnNodes(row, [&](pealComm_t comm, int rank) {
+      for (const char* algorithm :
+           {"auto", "ring", "one_shot", "two_shot", "hierarchical", "hierarchical_ring", "tree"}) {
+        SCOPED_TRACE(algorithm);
+        PEAL_EXPECT_OK(pealCommForceAlgorithm(comm, algorithm));
+        Checks checks(comm, rank, size, pealFloat32);
+        checks.all(200003, false, 1);
+      }
+    });
+  }
+}
+
+// A block of 8 MiB, 256 KiB and 256 bytes: its last slice is too short to be sent in place, those before it
+// are not.
+TEST(OnNodesApart, TwoShotsWithAShortLastSliceAreRight) {
+  constexpr size_t kCount = 4325504;
+  runOnNodes({{0, 1}, "two_shot"}, [&](pealComm_t comm, int rank) {
+    std::vector<float> in(kCount), out(kCount, -1), expected(kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      in[i] = valueOf(rank, i);
+      expected[i] = valueOf(0, i) + valueOf(1, i);
+    }
+    PEAL_EXPECT_OK(pealAllReduce(in.data(), out.data(), kCount, pealFloat32, pealSum, comm, nullptr));
+    EXPECT_EQ(std::memcmp(out.data(), expected.data(), kCount * sizeof(float)), 0);
+  });
+}
+
 // The deterministic option between nodes: rank order, bit for bit.
 TEST(OnNodesDeterministic, EqualsThePlainLoop) {
   constexpr size_t kCount = 5003;

@@ -104,6 +104,7 @@ std::optional<Fault> runCollective(HostContext& context, const Collective& call)
                  .next = nextOf(call, context.size, store),
                  .offer = context.reachesAll && call.choice.chunkBytes > context.endpoint->slotBytes(),
                  .anyLength = anyLength,
+                 .halve = (twoShot || call.choice.algorithm == Algorithm::OneShot) && call.choice.ahead == 0,
                  .store = store,
                  .epilogue = call.epilogue});
   if (context.endpoint != nullptr) {

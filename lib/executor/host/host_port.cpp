@@ -206,7 +206,8 @@ void HostPort::sendAllFrom(Chunk c, From from) {
 // other comes.
 size_t HostPort::sliceBytes(Chunk c) const {
   const size_t slotBytes = context_.endpoint->slotBytes();
-  return context_.endpoint->burst() > 1 && bytes(c) <= slotBytes ? slotBytes / 2 : slotBytes;
+  const bool halves = options_.halve && context_.endpoint->burst() > 1 && bytes(c) <= slotBytes;
+  return halves ? slotBytes / 2 : slotBytes;
 }
 
 template <class Each>
@@ -409,7 +410,7 @@ void HostPort::copyToLandings(const std::byte* part, size_t at, size_t sizeBytes
 // read the chunk in place.
 std::byte* HostPort::stageAhead(Chunk c) {
   const int peer = (rank() + 1) % size();
-  if (options_.next == Options::Next::Unknown || bytes(c) > context_.endpoint->slotBytes() ||
+  if (options_.next == Options::Next::Unknown || !oneSlice_ || bytes(c) > context_.endpoint->slotBytes() ||
       (mayReference(outAt(c), bytes(c), From::Out) &&
        context_.endpoint->link(peer).canReference(outAt(c), bytes(c)))) {
     return nullptr;
@@ -483,6 +484,7 @@ void HostPort::recvReduceCopySend(int from, int to, Chunk c) {
 }
 
 void HostPort::recvReduceAll(Chunk c) {
+  oneSlice_ = wholeChunks_ || bytes(c) <= sliceBytes(c);
   inSlices(c, [&](Chunk slice) { recvReduceSlice(slice); });
 }
 

@@ -39,6 +39,9 @@ class HostPort {
     // Messages are as long as their sender can make them: one where all peers read a chunk of sendAll in
     // place, else slots; recv takes them as they come. For algorithms of sendAll, recv and copy.
     bool anyLength = false;
+    // Every message is cut alike by send, sendOut, sendAll, recv and recvReduceAll on all ranks: so a chunk
+    // of one slot may go in two slices where a network wants several messages at a time.
+    bool halve = false;
     Store store = Store::Cached;       // of what this rank does not read again
     HostEpilogue* epilogue = nullptr;  // of finished chunks, where the table of port.h says (finish)
   };
@@ -139,6 +142,7 @@ class HostPort {
   HostBuffers buffers_;
   Options options_;
   bool wholeChunks_;          // chunks longer than a slot are one message, which none of them needs
+  bool oneSlice_ = false;     // of the chunk that recvReduceAll is at
   bool stagedAhead_ = false;  // the next chunk of sendOut or sendOutAll lies in its slot
   size_t landed_ = 0;         // bytes of the current chunk that came before, of its landings too
   size_t landings_ = 0;       // how many of context_.landings are not null: peers that wait to be told
