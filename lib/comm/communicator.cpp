@@ -117,8 +117,7 @@ Result<void> Communicator::forceAlgorithm(const char* algorithm) {
                              algorithmNames())};
   }
   forced_ = algorithm != nullptr ? algorithm : "";
-  choices_.clear();  // both are of what was asked for before
-  for (Known& known : known_) {
+  for (Known& known : known_) {  // of what was asked for before
     known.collective.reset();
   }
   return {};
@@ -129,7 +128,7 @@ Result<Choice> Communicator::chosen(const TunerQuestion& question) {
   if (!links_) {
     return choose(question);
   }
-  const std::pair<int, size_t> key(question.kind, question.bytes);
+  const std::tuple key(question.kind, question.bytes, std::string(question.forced));
   if (const auto known = choices_.find(key); known != choices_.end()) {
     return known->second;
   }

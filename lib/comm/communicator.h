@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lib/base/fences.h"
@@ -187,8 +188,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
   std::array<Known, 8> known_;
   std::string forced_;  // the algorithm that the caller asked for; empty: PEAL_ALGO's
-  // Choices between nodes, which take the tuner many predictions; by collective and bytes.
-  std::map<std::pair<int, size_t>, Choice> choices_;
+  // Choices between nodes, which take the tuner many predictions; by collective, bytes and what was asked
+  // for.
+  std::map<std::tuple<int, size_t, std::string>, Choice> choices_;
 
   // The order. done_ counts finished operations; the next to run is the one whose ticket equals it.
   std::atomic<Ticket> done_{0};
