@@ -64,7 +64,11 @@ Result<void> DeviceSteps::followLayout(const std::vector<std::vector<Segment>>& 
     }
   }
   firstRun_.push_back(runs_.size());
-  runs_.push_back({0, 0, {}});  // for a fused call where this rank owns nothing of the bucket
+  Run none{0, 0, {}};  // for a fused call where this rank owns nothing of the bucket
+  none.state.beta1 = model_->groups.front().beta1;
+  none.state.beta2 = model_->groups.front().beta2;
+  none.state.epsilon = model_->groups.front().epsilon;
+  runs_.push_back(none);
   control_.resize(runs_.size());
   PEAL_TRY(device_->upload(decay_.as<void>(), table.data(), table.size() * sizeof table[0]));
   const auto* ends = decay_.as<const pealAdamwSegment_t>();

@@ -104,6 +104,24 @@ TEST(ZeroEngine, FusesStepsAsTheHostDoes) {
   });
 }
 
+// Each parameter is a bucket, so there are some of one element and of none: most ranks own nothing of them.
+TEST(ZeroEngine, FusesBucketsOfWhichARankOwnsNothing) {
+  inProcess(smallGpu(), [] {
+    for (const int stage : {1, 2}) {
+      ZeroSetup setup = setupOf(stage, 2);
+      setup.options.clipNorm = 0;
+      setup.options.skipNonFinite = 0;
+      setup.options.bucketSlots = 16;
+      const ZeroOutcome expected = trainOn(hostRanks(2), setup).front();
+      setup.announces = true;
+      for (const ZeroOutcome& outcome : trainOn({0, 1}, setup)) {
+        outcome.expectEqual(expected);
+        EXPECT_GT(outcome.fused.back(), 0U) << "stage " << stage;
+      }
+    }
+  });
+}
+
 TEST(ZeroEngine, SaysWhyAGpusBucketIsNotFused) {
   inProcess(smallGpu(), [] {
     ZeroSetup setup = setupOf(1, 1 << 20);  // one bucket, of two groups
