@@ -114,6 +114,37 @@ TEST(Damage, EveryTruncationIsFoundWithFileAndOffset) {
   }
 }
 
+// With random rounding weights are stored beside their masters, those of fp32 parameters rounded with them: a
+// load looks at all of it, so whoever reads everything does, too.
+TEST(Damage, IsFoundInWhatIsStoredForOtherParametersToo) {
+  const CheckpointDirectory directory;
+  pealZeroOptions_t options = checkpointOptions(1, 1 << 20);
+  options.stochasticRounding = 1;
+  Shape shape{{300000, 0}, {7, 0}};
+  shape.front().dtype = pealFloat32;
+  onRanks(1, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, options, shape);
+    trainer.step();
+    trainer.engine().save(directory / "a");
+  });
+  const auto readWeights = [&] {
+    const Checkpoint checkpoint(directory / "a");
+    std::vector<float> values(shape.front().elements);
+    for (const pealZeroTensor_t tensor : {pealZeroMaster, pealZeroMoment1, pealZeroMoment2, pealZeroWeight}) {
+      checkpoint.read(0, tensor, 0, values);
+    }
+  };
+  readWeights();
+  const std::string file = directory / "a/part-00000.bin";
+  const uint64_t size = fs::file_size(file);
+  EXPECT_GT(size, shape.front().elements * 14);
+  for (uint64_t offset = 1 << 16; offset < size; offset += 1 << 17) {
+    flipByte(file, offset);
+    EXPECT_CONTAINS(failureOf(pealInvalidArgument, readWeights), "offset") << offset << " of " << size;
+    flipByte(file, offset);
+  }
+}
+
 TEST(Damage, IsRefusedByAllRanksAndChangesNothing) {
   const CheckpointDirectory directory;
   saveModel(directory / "a", 3, 2);

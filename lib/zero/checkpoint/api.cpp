@@ -53,6 +53,10 @@ Result<void> readValues(const Reader& reader, uint64_t index, pealZeroTensor_t t
   const bool isWide = holder.weights == WeightType::Fp32;
   const bool isStored = tensor != pealZeroWeight || (manifest.streams == kMostStreams && !isWide);
   const Stream stream = isFrozen ? Stream::Frozen : isStored ? static_cast<Stream>(tensor) : Stream::Master;
+  if (tensor == pealZeroWeight && !isStored && manifest.streams == kMostStreams && !isFrozen) {
+    // Their roundings are stored beside those of others, and a load checks all: so does who reads everything.
+    PEAL_TRY(reader.walk(pieces, Stream::Weight, [](const Stretch&, const void*) {}));
+  }
   return reader.walk(pieces, stream, [&](const Stretch& stretch, const void* found) {
     float* to = values + (stretch.begin - begin);
     if (stream == Stream::Weight || stream == Stream::Frozen) {
