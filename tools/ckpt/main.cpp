@@ -144,6 +144,9 @@ int compare(const std::string& pathA, const std::string& pathB) {
       tell(fmt::format("{}: another shape or kind", parameter.name));
       continue;
     }
+    if (parameter.weightBytes != 0 && other.weightBytes != 0 && parameter.weightBytes != other.weightBytes) {
+      tell(fmt::format("{}: weights are {} and {}", parameter.name, typeOf(parameter), typeOf(other)));
+    }
     for (const pealZeroTensor_t tensor : kTensors) {
       if (parameter.tiedTo != nullptr || (parameter.frozen != 0 && tensor != pealZeroWeight)) {
         continue;
@@ -178,7 +181,8 @@ int run(int argc, char** argv) {
   comparing->add_option("other", other, "another one")->required();
   exporting->add_option("file", other, "the safetensors file to write")->required();
   exporting
-      ->add_option("--tensors", tensors, "weights (bf16), master (fp32), or all (masters and both moments)")
+      ->add_option("--tensors", tensors,
+                   "weights (as their type is), master (fp32), or all (masters and both moments)")
       ->check(CLI::IsMember({"weights", "master", "all"}))
       ->capture_default_str();
   importing->add_option("file", path, "a safetensors file of F32 and BF16 tensors")->required();
