@@ -204,7 +204,8 @@ typedef struct pealZeroParameter {
    * pealZeroMasterIsWeight. fp32 weights are their own masters (K = 8), read with pealZeroWeightsFp32, and
    * nothing of theirs is rounded or split whatever master and stochasticRounding say; bf16 weights of an
    * engine with pealZeroMasterIsWeight have fp32 masters. Gradients have the engine's type (reduceType)
-   * either way. For a tied name it is not looked at. */
+   * either way. Frozen fp32 ones are rounded to values that bf16 can hold, as which checkpoints keep them.
+   * For a tied name it is not looked at. */
   int dtype;
 } pealZeroParameter_t;
 
@@ -274,11 +275,11 @@ PEAL_API pealResult_t pealZeroGradientFp32(pealZero_t zero, int id, float** grad
 PEAL_API pealResult_t pealZeroGradientReady(pealZero_t zero, int id);
 
 /* Announces what the step will be; optional. If nothing needs the whole gradient first (stage 1 or 2, one
- * shard group, bf16 gradients and weights, clipNorm 0, skipNonFinite 0; on GPUs also fp32 masters, a bucket's
- * parameters of one group, and no micro-batches that are added up after their reduction), the buckets of the
- * step's last micro-batch are then reduced, updated and gathered by one collective each while backward goes
- * on: the fused step, with the same bits in everything that the engine holds and reports. A bucket goes off
- * when its gradients are there and its units are left; a unit that was left backward cannot be entered
+ * shard group, bf16 gradients, clipNorm 0, skipNonFinite 0; on GPUs also fp32 masters, a bucket's parameters
+ * of one group, and no micro-batches that are added up after their reduction), the buckets of bf16 weights of
+ * the step's last micro-batch are then reduced, updated and gathered by one collective each while backward
+ * goes on: the fused step, with the same bits in everything that the engine holds and reports. A bucket goes
+ * off when its gradients are there and its units are left; a unit that was left backward cannot be entered
  * forward before the step. Otherwise the step is made as without this. At stage 2 a bucket whose buffer a
  * later one needs before its units are left is reduced then and updated by pealZeroStep; which ones follows
  * from the order of calls, so all ranks make them in the same order. All ranks or none, before the first
@@ -340,8 +341,9 @@ PEAL_API pealResult_t pealZeroRead(pealZero_t zero, int id, pealZeroTensor_t ten
 
 /* What was sent for training since pealZeroSeal. Elements are those of docs/ZERO-ENGINE.md's formulas: what
  * this rank must send if nothing is sent twice. Summed over the ranks, a reduce-scatter or an all-gather of n
- * elements is exactly (N-1) n, an all-reduce of gradients 2 (N-1) n; the small one of each step, in one shot,
- * N (N-1) n. With shard groups of G ranks, R of them: R (G-1) n, and 2 (R-1) n between them. */
+ * elements is exactly (N-1) n, an all-reduce of gradients 2 (N-1) n; the small one of each step is counted as
+ * in one shot, N (N-1) n, whatever PEAL_ALGO says. With shard groups of G ranks, R of them: R (G-1) n, and 2
+ * (R-1) n between them. */
 enum {
   pealZeroAllReduce = 0, /* gradients, stage 0 */
   pealZeroReduceScatter, /* gradients, stages 1 to 3 */

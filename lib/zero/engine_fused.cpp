@@ -206,9 +206,10 @@ void FusedStep::unitLeft(size_t unit) {
 void FusedStep::giveUp(size_t bucket) {
   parts_[bucket].late = true;
   reason_ = fmt::format(
-      "bucket {} of {} was last not fused, since a later one needed its gradient buffer before all units "
-      "that "
-      "use its weights were left. Leave units when they are done, or raise bucketSlots",
+      "bucket {} of {} was last not fused, since a later one needed a gradient buffer, which buckets give "
+      "back "
+      "in order, before all units that use its weights were left. Leave units when they are done, or raise "
+      "bucketSlots",
       bucket, fuses_.size());
 }
 

@@ -103,13 +103,14 @@ Elements Gradients::address(const Parameter& parameter) const {
 Error Gradients::noSlotFor(size_t bucket) const {
   return {
       pealInvalidUsage,
-      fmt::format("all {} gradient buffers hold buckets that are not complete (the next to be reduced is "
-                  "bucket {} of {}, with {} of its {} parameters ready), so bucket {} has none; hand "
-                  "gradients over in about the reverse order of registration, or raise bucketSlots",
-                  slotsFor(bucket).size(), nextLaunch_, buckets_.size(),
-                  nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
-                  nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0,
-                  bucket)};
+      fmt::format(
+          "all {} gradient buffers of its type hold buckets that are not complete, or wait for one that "
+          "is not (the next to be reduced is "
+          "bucket {} of {}, with {} of its {} parameters ready), so bucket {} has none; hand "
+          "gradients over in about the reverse order of registration, or raise bucketSlots",
+          slotsFor(bucket).size(), nextLaunch_, buckets_.size(),
+          nextLaunch_ < buckets_.size() ? buckets_[nextLaunch_].ready : 0,
+          nextLaunch_ < buckets_.size() ? model_->layout.buckets[nextLaunch_].parameters.size() : 0, bucket)};
 }
 
 // The free one that was given back longest ago.
