@@ -128,11 +128,13 @@ void VerbsLink::commit(size_t bytes, const std::byte* reference, uint64_t region
 }
 
 // The lanes take turns; one that failed and has not worked since, only if there is no other.
-Lane* VerbsLink::chooseLane() {
+// Messages and credits each have turns of their own: where they alternate, all messages would go over every
+// second lane.
+Lane* VerbsLink::chooseLane(size_t& turn) {
   Lane* lastChoice = nullptr;
   for (size_t tried = 0; tried < lanes_.size(); ++tried) {
-    turn_ = turn_ + 1 < lanes_.size() ? turn_ + 1 : 0;
-    Lane& lane = lanes_[turn_];
+    turn = turn + 1 < lanes_.size() ? turn + 1 : 0;
+    Lane& lane = lanes_[turn];
     if (lane.state == LaneState::Up && lane.pair->hasRoom()) {
       if (!lane.doubtful) {
         return &lane;
@@ -144,7 +146,7 @@ Lane* VerbsLink::chooseLane() {
 }
 
 bool VerbsLink::transmit(uint64_t number) {
-  Lane* lane = chooseLane();
+  Lane* lane = chooseLane(messageTurn_);
   if (lane == nullptr) {
     return false;
   }
@@ -215,7 +217,7 @@ bool VerbsLink::sendCredit(Lane& lane, Signal signal) {
 // While all queue pairs are being rebuilt, for which both ranks have to poll, a note brings the credit: this
 // rank may end its operation and compute for long.
 void VerbsLink::sendDueCredit() {
-  if (Lane* lane = chooseLane(); lane != nullptr) {
+  if (Lane* lane = chooseLane(creditTurn_); lane != nullptr) {
     sendCredit(*lane, Signal::IfNeeded);
   } else if (std::none_of(lanes_.begin(), lanes_.end(),
                           [](const Lane& one) { return one.state == LaneState::Up; })) {
@@ -305,7 +307,7 @@ void VerbsLink::release() {
     return;
   }
   creditDue_ = true;
-  Lane* lane = chooseLane();
+  Lane* lane = chooseLane(creditTurn_);
   if (lane == nullptr || !sendCredit(*lane, Signal::IfNeeded)) {
     markPending();
   }

@@ -86,7 +86,7 @@ class VerbsLink final : public Link {
   std::optional<Region> sendableRegion(const std::byte* data, size_t bytes);
   void commit(size_t bytes, const std::byte* reference, uint64_t region, const Digest& digest);
   bool transmit(uint64_t number);
-  Lane* chooseLane();
+  Lane* chooseLane(size_t& turn);
   bool sendCredit(Lane& lane, Signal signal);
   void sendDueCredit();
   void sendShort(Lane& lane, Kind kind, uint64_t number, Signal signal);
@@ -124,7 +124,8 @@ class VerbsLink final : public Link {
   std::byte* const incoming_;  // the slots that the peer writes
   uint64_t peerSlots_ = 0;     // the peer's `incoming_` for this rank
   std::vector<Lane> lanes_;
-  size_t turn_ = 0;
+  size_t messageTurn_ = 0;  // which lane the last one went over
+  size_t creditTurn_ = 0;
   bool departed_ = false;  // the peer has left in good order
   Clock::time_point departedAt_{};
   bool pending_ = false;  // stands in Station::pending

@@ -40,6 +40,37 @@ TEST(VerbsSpread, EveryQueuePairOfEveryDeviceCarriesItsShare) {
   }
 }
 
+// One message at a time, answered by its credit and a message: what a short all-reduce does.
+TEST(VerbsSpread, MessagesThatAlternateWithCreditsTakeAllQueuePairs) {
+  World world;
+  std::map<std::pair<int, uint32_t>, int> carried;  // by rank and queue pair
+  world.onMessage = [&](const WireMessage& message) {
+    carried[{message.rank, message.queuePair}] += message.bytes > 64 ? 1 : 0;
+    return Verdict{};
+  };
+  Machines machines(world, 2, {"rxe"});
+  verbs::Options two = options(512, 8);
+  two.queuePairs = 2;
+  constexpr int kMessages = 40;
+  runFabrics(2, machines.open(two), [&](FabricRank& self) {
+    ASSERT_TRUE(self.connected) << self.connected.error().message;
+    Link& link = self.link(1 - self.rank);
+    Arrival arrival;
+    for (int i = 0; i < kMessages; ++i) {
+      ASSERT_NE(link.tryStage(512), nullptr);
+      link.post(512, Digest{});
+      ASSERT_TRUE(self.waitUntil([&] { return link.tryReceive(arrival); }));
+      link.release();
+    }
+    self.meet();
+  });
+  ASSERT_EQ(carried.size(), 4U) << "two ranks with two queue pairs each";
+  for (const auto& [where, messages] : carried) {
+    EXPECT_EQ(messages, kMessages / 2) << "rank " << where.first << ", queue pair " << where.second;
+  }
+  expectClean(world);
+}
+
 // Whatever the number of peers and queue pairs; and a communicator, which is used by one thread, has its own.
 TEST(VerbsSpread, OneCompletionQueuePerDeviceAndCommunicator) {
   World world;
