@@ -170,7 +170,7 @@ TEST_P(Kill, TheOthersNameTheDeadAtOnce) {
   const unsigned seed = std::random_device{}();
   std::mt19937 random(seed);
   const bool isSlow = GetParam().isEmulated;
-  std::chrono::milliseconds slowest{0};
+  std::chrono::milliseconds quickest = std::chrono::milliseconds::max(), slowest{0};
   for (int turn = 0; turn < (isSlow ? 2 : 12); ++turn) {
     SCOPED_TRACE("seed " + std::to_string(seed) + " turn " + std::to_string(turn));
     const int ranks = 2 + static_cast<int>(random() % (isSlow ? 2 : 4));
@@ -193,6 +193,7 @@ TEST_P(Kill, TheOthersNameTheDeadAtOnce) {
     const std::vector<ChildResult> results = processes.wait(std::chrono::milliseconds(kTestLimitMs));
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - killed);
     EXPECT_LT(passed, kAtOnce);
+    quickest = std::min(quickest, passed);
     slowest = std::max(slowest, passed);
     for (int rank = 0; rank < ranks; ++rank) {
       const ChildResult& result = results[static_cast<size_t>(rank)];
@@ -209,6 +210,8 @@ TEST_P(Kill, TheOthersNameTheDeadAtOnce) {
       }
     }
   }
+  // What the README promises. Other programs may keep the processors for longer, but not in every turn.
+  EXPECT_TRUE(isSlow || quickest < std::chrono::seconds(2)) << quickest.count() << " ms";
   RecordProperty("slowestMs", static_cast<int>(slowest.count()));
 }
 
