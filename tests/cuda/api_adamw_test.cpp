@@ -246,7 +246,7 @@ TEST(ApiAdamw, RefusesAPlaceForSumsThatKernelsDoNotReach) {
   inProcess(smallGpu(), [] {
     Shard host(16);
     const GpuShard gpu(0, host);
-    const GpuBuffer from(0, 32), to(0, 32), sums(0, 34), elsewhere(1, 32);
+    const GpuBuffer from(0, 32), to(0, 32), sums(0, 32), elsewhere(1, 32);
     const GpuStream stream(0);
     const std::vector<pealComm_t> comms = initAll({0});
     const size_t counts[] = {16};
@@ -265,7 +265,7 @@ TEST(ApiAdamw, RefusesAPlaceForSumsThatKernelsDoNotReach) {
     expectRefused(onHost.data(), "state->reduced");
     expectRefused(elsewhere.data(), "memory of device 1");
     expectRefused(sums.data() + 1, "not a multiple of 2");
-    expectRefused(sums.data() + 4, "needs 32 bytes");
+    expectRefused(sums.data() + 16, "needs 32 bytes");
     destroyAll(comms);
   });
 }

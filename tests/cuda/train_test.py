@@ -38,6 +38,7 @@ class Train(unittest.TestCase):
     def train(self, device, *arguments):
         """The events of a run. Its exit status says too that memory and traffic are what the formulas say."""
         cublas = ["--cublas", CUBLAS] if device == "cuda" else []
+        (self.folder / "metrics").unlink(missing_ok=True)  # a run that is resumed would add to them
         done = self.run_program("--device", device, *cublas, *arguments)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return [json.loads(line) for line in (self.folder / "metrics").read_text(encoding="utf-8").splitlines()]

@@ -127,7 +127,7 @@ uint16_t narrowHalf(float value);
 // ---- time ----
 PEAL_DEVICE uint64_t clockNs() { return cudasim::clockNs(); }
 PEAL_DEVICE void pause(uint32_t ns) { cudasim::pause(ns); }
-constexpr uint32_t kSpinsPerLook = 16;  // after some of them in vain the simulator naps
+constexpr uint32_t kSpinsPerLook = 256;
 [[noreturn]] PEAL_DEVICE void halt() { cudasim::halt(); }
 
 }  // namespace peal::cuda
