@@ -377,6 +377,7 @@ TEST(GpuFaults, ALostDeviceIsSaidAndReleasesThePeers) {
         expectWords(pealGetLastError(nullptr), {"A kernel of this process failed earlier", "restart it"});
         EXPECT_EQ(std::string(pealGetLastError(nullptr)).find("cudaStream_t"), std::string::npos);
         pealCommDestroy(comm);
+        leaksCanBeChecked = false;  // its kernel may still run, and what lies on a fiber is not seen
       } else {
         if (!atWork) {
           const pealResult_t issued = allReduce();  // rank 0's news may have come before it
