@@ -265,7 +265,7 @@ TEST(ApiAdamw, RefusesAPlaceForSumsThatKernelsDoNotReach) {
     expectRefused(onHost.data(), "state->reduced");
     expectRefused(elsewhere.data(), "memory of device 1");
     expectRefused(sums.data() + 1, "not a multiple of 2");
-    expectRefused(sums.data() + 16, "needs 32 bytes");
+    expectRefused(sums.data() + 24, "needs 32 bytes");
     destroyAll(comms);
   });
 }
