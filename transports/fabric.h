@@ -100,6 +100,14 @@ class Fabric {
   virtual size_t slotBytes(size_t asked) const { return asked; }
   virtual int burst() const { return 1; }
   virtual bool copiesReferences() const { return false; }
+  virtual bool mayReachGpus() const { return false; }
+  virtual Result<std::vector<std::byte>> reachGpu(const GpuMemory& /*memory*/) {
+    return Error{pealInvalidUsage, std::string(name()) + " does not reach memory of GPUs"};
+  }
+  virtual void leaveGpu() {}
+  virtual Result<void> peerGpu(int /*peerRank*/, const std::vector<std::byte>& /*keys*/) {
+    return Error{pealInvalidUsage, std::string(name()) + " does not reach memory of GPUs"};
+  }
 
   // Moves outstanding work on; cheap when there is none.
   virtual void poll() = 0;

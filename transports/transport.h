@@ -62,6 +62,22 @@ struct Part {
   size_t bytes = 0;
 };
 
+// Memory of a GPU that the devices of a network are to reach (GPUDirect RDMA). Owned by whoever has it made.
+struct GpuMemory {
+  std::byte* base = nullptr;  // as the GPU addresses it, at the beginning of a page
+  size_t bytes = 0;           // whole pages
+  int device = 0;             // for messages
+  int dmabuf = -1;            // a descriptor of all of it, needed until it is reached; -1: there is none
+  std::string whyNoDmabuf;
+};
+
+// What goes along with a message beside its slot: from memory of this rank's GPU to memory of the peer's.
+struct Carried {
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+  uint64_t to = 0;  // as the peer's GPU addresses it
+};
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -92,6 +108,13 @@ class Link {
   virtual bool lend(std::byte* /*memory*/, size_t /*bytes*/) { return false; }
   // Says that what the peer lent (Arrival::landing) is written; false: no credit yet.
   virtual bool tryPostLanded(size_t /*bytes*/, const Digest& /*digest*/) { return false; }
+  // Hands over what was staged; what it carries is in the peer's memory before the message is shown there.
+  // Between Endpoint::reachGpu and peerGpu on both sides and the endpoint's end. `from` must stay unchanged
+  // until the peer has released the message, and `to` be free so long for this message alone. False: no room
+  // now.
+  virtual bool tryPostCarrying(size_t /*bytes*/, const Digest& /*digest*/, const Carried& /*carried*/) {
+    return false;
+  }
   // Whether the peer has released every reference posted so far.
   virtual bool drained() = 0;
   // How many messages this rank has posted, of all kinds, and whether the peer has released the first `count`
@@ -165,6 +188,22 @@ class Endpoint {
   // memory is still being read.
   virtual std::byte* tryStageAll(size_t bytes) = 0;
   virtual void postAll(size_t bytes, const Digest& digest) = 0;
+
+  // ---- memory of GPUs ----
+  // Whether its devices may reach memory of GPUs at all.
+  virtual bool mayReachGpus() const { return false; }
+  // Lets this rank's devices read, and those of peers write, memory of this rank's GPU, until the endpoint's
+  // end. What is returned goes to each peer's peerGpu(). An error says what was tried and why it failed;
+  // nothing is left of it then. Once.
+  virtual Result<std::vector<std::byte>> reachGpu(const GpuMemory& /*memory*/) {
+    return Error{pealInvalidUsage, std::string(name()) + " does not reach memory of GPUs"};
+  }
+  // Ends that, where the memory is to be freed before the endpoint's end: nothing may be on its way.
+  virtual void leaveGpu() {}
+  // What that peer's reachGpu() returned.
+  virtual Result<void> peerGpu(int /*peerRank*/, const std::vector<std::byte>& /*keys*/) {
+    return Error{pealInvalidUsage, std::string(name()) + " does not reach memory of GPUs"};
+  }
 
   // ---- progress ----
   // Moves outstanding work on. A wait calls it between looks at its condition, if it has to: cheap, no system

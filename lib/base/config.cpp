@@ -82,6 +82,11 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},
     {Knob::DeviceBufferBytes, "PEAL_DEVICE_BUFFER_BYTES", KnobType::Integer, "33554432", 65536,
      int64_t{1} << 34, "", "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
+    {Knob::GpuDirect, "PEAL_GPU_DIRECT", KnobType::Choice, "off", 0, 0, "auto|on|off",
+     "Whether network devices read and write memory of GPUs (GPUDirect RDMA, over verbs): auto where every "
+     "rank's can, on or an error, off; the same on every rank. Takes two more boxes of GPU memory for each "
+     "peer on another node. No hardware has run it yet.",
+     false},
     {Knob::Transport, "PEAL_TRANSPORT", KnobType::Choice, "auto", 0, 0, "auto|tcp|ucx|verbs",
      "What carries messages between nodes; auto takes the first that every rank can use: verbs, tcp, ucx.",
      false},

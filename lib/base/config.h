@@ -41,6 +41,7 @@ enum class Knob {
   Threads,            // PEAL_THREADS
   Protocol,           // PEAL_PROTOCOL
   DeviceBufferBytes,  // PEAL_DEVICE_BUFFER_BYTES
+  GpuDirect,          // PEAL_GPU_DIRECT
   Transport,          // PEAL_TRANSPORT
   TcpCongestion,      // PEAL_TCP_CONGESTION
   HostId,             // PEAL_HOST_ID

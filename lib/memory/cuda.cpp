@@ -288,6 +288,16 @@ bool mayBePiece(const void* deviceData) {
          whole == 0;
 }
 
+Result<OwnedFd> dmabufOf(const void* deviceData, size_t bytes) {
+  static DriverFunction<CUresult (*)(void*, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long)>
+      getHandle("cuMemGetHandleForAddressRange", 11070);
+  const RelaxedCapture relaxed;
+  int fd = -1;
+  PEAL_TRY(getHandle.call(static_cast<void*>(&fd), reinterpret_cast<CUdeviceptr>(deviceData), bytes,
+                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0ULL));
+  return OwnedFd(fd);
+}
+
 Result<size_t> bytesBehind(const void* data, int device, size_t wanted) {
   Result<Allocation> allocation = allocationOf(data);
   if (!allocation) {

@@ -16,6 +16,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
+#include "lib/memory/descriptor.h"
 
 namespace peal::cuda {
 
@@ -203,6 +204,10 @@ Result<size_t> bytesBehind(const void* data, int device, size_t wanted);
 // Whether it may be one of several pieces that make a buffer: memory of cuMemCreate is mapped piece by piece
 // (PyTorch's expandable segments), and the driver knows each piece alone. False where it cannot be told.
 bool mayBePiece(const void* deviceData);
+
+// A descriptor with which other devices' drivers reach whole pages of device memory, as long as somebody has
+// it.
+Result<OwnedFd> dmabufOf(const void* deviceData, size_t bytes);
 
 // A function of the driver, found at run time: the library is not linked with libcuda. nullptr: this driver
 // has none of that name as of that CUDA version (12030 for 12.3).

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/executor/cuda/gpu_direct.h"
 #include "lib/executor/cuda/kernels.h"
 #include "lib/executor/cuda/launch.h"
 #include "lib/executor/cuda/proxy.h"
@@ -33,6 +34,10 @@ struct ProxyTest {
   BoxShape shape{.channels = 2, .slots = 2, .slotBytes = 1024, .lowSlotBytes = 256};
   int64_t timeoutMs = kLimitMs;
   int linkSlots = 2;
+  // Of all ranks, each on a node of its own; by default over shared memory.
+  std::function<std::unique_ptr<Endpoint>(Exchange&, size_t slotBytes, int slots)> connect{};
+  std::optional<GpuDirect> direct{};  // nullopt: nobody asks whether the network reaches GPUs
+  cudasim::Machine machine{};
   // Stands between a rank's proxy and its endpoint.
   std::function<std::unique_ptr<Endpoint>(int rank, std::unique_ptr<Endpoint>)> wrap{};
 };
@@ -71,23 +76,30 @@ class ProxyRank {
         far.push_back(peer);
       }
     }
-    std::unique_ptr<Endpoint> network = connectRanks(exchange_, test.shape.slotBytes + 256, test.linkSlots);
+    const ProxyOptions options{.rank = rank,
+                               .device = rank,
+                               .shape = test.shape,
+                               .name = "rank " + std::to_string(rank),
+                               .timeoutMs = test.timeoutMs,
+                               .board = reinterpret_cast<HostBoard*>(board_.data())};
+    std::unique_ptr<Endpoint> network = (test.connect ? test.connect : connectRanks)(
+        exchange_, Proxy::networkSlotBytes(test.shape) + 64, test.linkSlots);
+    std::optional<ProxySlots> slots;
+    if (test.direct) {
+      slots = take(placeSlots(exchange_, *network, far, options, {*test.direct, Deadline::afterMs(kLimitMs)},
+                              whyNotDirect_));
+    }
     if (test.wrap) {
       network = test.wrap(rank, std::move(network));
     }
-    proxy_ = take(Proxy::start(std::move(network), far,
-                               {.rank = rank,
-                                .device = rank,
-                                .shape = test.shape,
-                                .name = "rank " + std::to_string(rank),
-                                .timeoutMs = test.timeoutMs,
-                                .board = reinterpret_cast<HostBoard*>(board_.data())}));
+    proxy_ = take(Proxy::start(std::move(network), far, options, std::move(slots)));
     view_ = makeView(window);
   }
 
   int rank() const { return rank_; }
   int size() const { return test_.ranks; }
   Proxy& proxy() { return *proxy_; }
+  const std::string& whyNotDirect() const { return whyNotDirect_; }
   const CommView& view() const { return view_; }
   const FaultRecord& fault() const { return reinterpret_cast<const HostBoard*>(board_.data())->fault; }
   void meet() { EXPECT_TRUE(exchange_.allGather({})); }
@@ -131,6 +143,7 @@ class ProxyRank {
     view.stopped = reinterpret_cast<uint64_t*>(memory_->window());
     view.board = reinterpret_cast<HostBoard*>(board_.deviceData());
     view.timeoutNs = static_cast<uint64_t>(test_.timeoutMs) * 1'000'000;
+    view.slotsApart = proxy_->slotsApart();
     for (int peer = 0; peer < test_.ranks; ++peer) {
       if (peer == rank_) {
         continue;
@@ -164,6 +177,7 @@ class ProxyRank {
   DeviceBuffer channels_;
   PinnedBuffer board_;
   StreamHolder stream_;
+  std::string whyNotDirect_;
   std::unique_ptr<DeviceMemory> memory_;
   std::unique_ptr<Proxy> proxy_;
   CommView view_{};
@@ -171,7 +185,7 @@ class ProxyRank {
 
 // Runs body on every rank and looks what is left.
 inline void runProxyRanks(const ProxyTest& test, const std::function<void(ProxyRank&)>& body) {
-  cudasim::restart();
+  cudasim::restart(test.machine);
   ExchangeBoard world(test.ranks);
   std::vector<std::unique_ptr<ExchangeBoard>> nodes;
   for (int node = 0; node * test.ranksPerNode < test.ranks; ++node) {

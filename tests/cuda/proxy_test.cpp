@@ -5,106 +5,11 @@
 #include <random>
 #include <thread>
 
-#include "tests/cuda/proxy_ranks.h"
+#include "tests/cuda/proxy_calls.h"
+#include "tests/cuda/proxy_links.h"
 
 namespace peal::cuda::test {
 namespace {
-
-// ---- collectives ----
-
-struct Kind {
-  const char* name;
-  int kind;
-  Algorithm algorithm;
-};
-constexpr Kind kKinds[] = {
-    {"ring all-reduce", pealStatAllReduce, Algorithm::Ring},
-    {"one-shot all-reduce", pealStatAllReduce, Algorithm::OneShot},
-    {"two-shot all-reduce", pealStatAllReduce, Algorithm::TwoShot},
-    {"ring reduce-scatter", pealStatReduceScatter, Algorithm::Ring},
-    {"direct all-gather", pealStatAllGather, Algorithm::OneShot},
-    {"ring all-gather", pealStatAllGather, Algorithm::Ring},
-    {"ring broadcast", pealStatBroadcast, Algorithm::Ring},
-    {"direct reduce", pealStatReduce, Algorithm::OneShot},
-};
-
-int32_t input(int rank, size_t element, int call) {
-  return static_cast<int32_t>(element * 3 + static_cast<size_t>(rank) * 1000003 +
-                              static_cast<size_t>(call) * 7919);
-}
-
-// What rank `rank` of `size` has at `element` of its output.
-int32_t output(int kind, int rank, int size, size_t count, size_t element, int root, int call) {
-  const size_t first = kind == pealStatReduceScatter ? static_cast<size_t>(rank) * count : 0;
-  if (kind == pealStatAllGather) {
-    return input(static_cast<int>(element / count), element % count, call);
-  }
-  if (kind == pealStatBroadcast) {
-    return input(root, element, call);
-  }
-  int32_t sum = 0;
-  for (int peer = 0; peer < size; ++peer) {
-    sum += input(peer, first + element, call);
-  }
-  return sum;
-}
-
-Collective collective(const Kind& kind, size_t count, int root) {
-  Collective call;
-  call.kind = kind.kind;
-  call.count = count;
-  call.type = pealInt32;
-  call.hasOp =
-      kind.kind == pealStatAllReduce || kind.kind == pealStatReduceScatter || kind.kind == pealStatReduce;
-  call.root = kind.kind == pealStatBroadcast || kind.kind == pealStatReduce ? root : -1;
-  call.choice.algorithm = kind.algorithm;
-  call.choice.protocol = Protocol::Simple;
-  call.choice.chunkBytes = SIZE_MAX;
-  return call;
-}
-
-// One call on one rank, and whether the output is right.
-void runCall(ProxyRank& self, const Kind& kind, size_t count, int number) {
-  const int root = number % self.size();
-  Collective call = collective(kind, count, root);
-  const Extents extents = extentsOf(call, self.rank(), self.size());
-  Result<DeviceBuffer> send = DeviceBuffer::make(self.rank(), std::max<size_t>(extents.send, 4));
-  Result<DeviceBuffer> recv = DeviceBuffer::make(self.rank(), std::max<size_t>(extents.recv, 4));
-  ASSERT_TRUE(send && recv);
-  std::vector<int32_t> in(extents.send / 4);
-  for (size_t i = 0; i < in.size(); ++i) {
-    in[i] = input(self.rank(), i, number);
-  }
-  ASSERT_EQ(cudaMemcpy(send->data(), in.data(), extents.send, cudaMemcpyDefault), cudaSuccess);
-  call.send = send->data();
-  call.recv = recv->data();
-  self.launch(call);
-  ASSERT_TRUE(self.wait()) << (self.proxy().fault() ? self.proxy().fault()->error.message
-                                                    : "the kernel hangs");
-  ASSERT_EQ(self.fault().kind, 0U) << "the kernel reports a fault";
-  std::vector<int32_t> out(extents.recv / 4);
-  ASSERT_EQ(cudaMemcpy(out.data(), recv->data(), extents.recv, cudaMemcpyDefault), cudaSuccess);
-  for (size_t i = 0; i < out.size(); ++i) {
-    ASSERT_EQ(out[i], output(kind.kind, self.rank(), self.size(), count, i, root, number))
-        << kind.name << ", rank " << self.rank() << " of " << self.size() << ", element " << i << " of "
-        << count;
-  }
-}
-
-void runCollectives(ProxyRank& self, const std::vector<size_t>& counts) {
-  int number = 0;
-  for (const Kind& kind : kKinds) {
-    for (const size_t count : counts) {
-      runCall(self, kind, count, ++number);
-      if (::testing::Test::HasFatalFailure()) {
-        return;
-      }
-    }
-  }
-  const Result<void> closed = self.proxy().close(Deadline::afterMs(kLimitMs));
-  EXPECT_TRUE(closed) << closed.error().message;
-  EXPECT_FALSE(self.proxy().fault()) << self.proxy().fault()->error.message;
-}
 
 TEST(Proxy, CollectivesBetweenRanksThatNoMappingJoins) {
   for (const int ranks : {2, 3, 4}) {
@@ -167,77 +72,6 @@ TEST(Proxy, PointToPoint) {
 
 // ---- links that are not as one would like them ----
 
-// Passes everything on, unless its kind says otherwise.
-class OddLink : public Link {
- public:
-  // What a link does to the asker.
-  struct Behaviour {
-    std::function<bool()> refuse = [] { return false; };  // no credit now, nothing has arrived now
-    std::function<void(std::byte* message, size_t bytes)> alter = [](std::byte*, size_t) {};
-  };
-  OddLink(Link& inner, Behaviour behaviour) : inner_(inner), behaviour_(std::move(behaviour)) {}
-  std::byte* tryStage(size_t bytes) override {
-    return behaviour_.refuse() ? nullptr : staged_ = inner_.tryStage(bytes);
-  }
-  void post(size_t bytes, const Digest& digest) override {
-    behaviour_.alter(staged_, bytes);
-    inner_.post(bytes, digest);
-  }
-  bool tryPostReference(const std::byte*, size_t, const Digest&) override { return false; }
-  bool canReference(const std::byte*, size_t) override { return false; }
-  bool drained() override { return inner_.drained(); }
-  uint64_t posted() const override { return inner_.posted(); }
-  bool released(uint64_t count) override { return inner_.released(count); }
-  // Asking again must give the same message, so a refusal only ever comes first.
-  bool tryReceive(Arrival& arrival) override {
-    shown_ = shown_ || !behaviour_.refuse();
-    return shown_ && inner_.tryReceive(arrival);
-  }
-  void release() override {
-    shown_ = false;
-    inner_.release();
-  }
-
- private:
-  Link& inner_;
-  Behaviour behaviour_;
-  std::byte* staged_ = nullptr;
-  bool shown_ = false;
-};
-
-class OddEndpoint : public Endpoint {
- public:
-  OddEndpoint(std::unique_ptr<Endpoint> inner, int rank, int size, const OddLink::Behaviour& behaviour)
-      : inner_(std::move(inner)), links_(static_cast<size_t>(size)) {
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) {
-        links_[static_cast<size_t>(peer)] = std::make_unique<OddLink>(inner_->link(peer), behaviour);
-      }
-    }
-  }
-  const char* name() const override { return "odd"; }
-  size_t slotBytes() const override { return inner_->slotBytes(); }
-  Link& link(int peerRank) override { return *links_[static_cast<size_t>(peerRank)]; }
-  std::byte* tryStageAll(size_t) override { return nullptr; }
-  void postAll(size_t, const Digest&) override {}
-  Result<void> progress(int waitingForRank) override { return inner_->progress(waitingForRank); }
-  bool faulted() const override { return inner_->faulted(); }
-  int culpritRank() const override { return inner_->culpritRank(); }
-  void announce(const Digest& digest, bool inside) override { inner_->announce(digest, inside); }
-  PeerState peerState(int peerRank) override { return inner_->peerState(peerRank); }
-  uint32_t prepareSleep() override { return inner_->prepareSleep(); }
-  void sleep(uint32_t token, int64_t us) override { inner_->sleep(token, us); }
-  void cancelSleep() override { inner_->cancelSleep(); }
-  void wake() override { inner_->wake(); }
-  void farewell(int culpritRank, const std::string& reason) override {
-    inner_->farewell(culpritRank, reason);
-  }
-
- private:
-  std::unique_ptr<Endpoint> inner_;
-  std::vector<std::unique_ptr<OddLink>> links_;
-};
-
 TEST(Proxy, SlowLinks) {
   ProxyTest test{.ranks = 3, .linkSlots = 1};
   test.wrap = [](int rank, std::unique_ptr<Endpoint> inner) {
@@ -247,25 +81,6 @@ TEST(Proxy, SlowLinks) {
     return std::make_unique<OddEndpoint>(std::move(inner), rank, 3, behaviour);
   };
   runProxyRanks(test, [](ProxyRank& self) { runCollectives(self, {700}); });
-}
-
-// Launches a ring all-reduce, and expects that the kernel leaves and that the proxy says why.
-void expectFault(ProxyRank& self, const std::string& reason, int culpritRank) {
-  Result<DeviceBuffer> data = DeviceBuffer::make(self.rank(), 1 << 16);
-  ASSERT_TRUE(data);
-  Collective call = collective(kKinds[0], 1 << 14, -1);
-  call.send = call.recv = data->data();
-  self.launch(call);
-  ASSERT_TRUE(self.wait());
-  const std::optional<Fault> fault = self.proxy().fault();
-  ASSERT_TRUE(fault);
-  EXPECT_NE(fault->error.message.find(reason), std::string::npos) << fault->error.message;
-  EXPECT_EQ(fault->culpritRank, culpritRank);
-  EXPECT_NE(self.fault().kind, 0U);
-  const Result<void> closed = self.proxy().close(Deadline::afterMs(kLimitMs));
-  ASSERT_FALSE(closed);
-  EXPECT_EQ(closed.error().message, fault->error.message);
-  self.meet();
 }
 
 TEST(Proxy, AStuckLinkIsAFaultForAll) {

@@ -59,6 +59,10 @@ class TappedLibrary final : public verbs::Library {
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
     return real_.regMr(pd, address, bytes, access);
   }
+  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int dmabuf,
+                      int access) override {
+    return real_.regDmabufMr(pd, offset, bytes, address, dmabuf, access);
+  }
   int deregMr(ibv_mr* mr) override { return real_.deregMr(mr); }
   ibv_comp_channel* createCompChannel(ibv_context* context) override {
     return real_.createCompChannel(context);

@@ -30,6 +30,14 @@ class Network final : public NetworkEndpoint, private ForkListener {
   size_t slotBytes() const override { return slotBytes_; }
   int burst() const override { return fabric_->burst(); }
   bool copiesReferences() const override { return fabric_->copiesReferences(); }
+  bool mayReachGpus() const override { return fabric_->mayReachGpus(); }
+  Result<std::vector<std::byte>> reachGpu(const GpuMemory& memory) override {
+    return fabric_->reachGpu(memory);
+  }
+  void leaveGpu() override { fabric_->leaveGpu(); }
+  Result<void> peerGpu(int peerRank, const std::vector<std::byte>& keys) override {
+    return fabric_->peerGpu(peerRank, keys);
+  }
   Link& link(int peerRank) override { return *links_.at(static_cast<size_t>(peerRank)); }
   std::byte* tryStageAll(size_t bytes) override;
   void postAll(size_t bytes, const Digest& digest) override;

@@ -30,6 +30,13 @@ class CountedLink final : public Link {
     raise(sent_);
     return true;
   }
+  bool tryPostCarrying(size_t bytes, const Digest& digest, const Carried& carried) override {
+    if (closed() || !inner_.tryPostCarrying(bytes, numbered(digest), carried)) {
+      return false;
+    }
+    raise(sent_);
+    return true;
+  }
   bool canReference(const std::byte* data, size_t bytes) override {
     return !closed() && inner_.canReference(data, bytes);
   }

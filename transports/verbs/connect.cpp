@@ -255,7 +255,8 @@ Result<void> Connector::makeLinks(const std::vector<int>& peers) {
         if (made.size() < kMostLanes) {
           Lane& lane = made.emplace_back();
           lane.rail = station_.rails[first ? a : b];
-          lane.peer = ports_[theirs][first ? b : a];
+          lane.peerPort = first ? b : a;
+          lane.peer = ports_[theirs][lane.peerPort];
         }
       }
     }

@@ -64,6 +64,33 @@ Result<void> VerbsFabric::connect(Exchange& exchange, const std::vector<int>& pe
   return {};
 }
 
+// A key for each port, in the order of this rank's list.
+Result<std::vector<std::byte>> VerbsFabric::reachGpu(const GpuMemory& memory) {
+  Result<ReachedMemory> reached = ReachedMemory::make(station_.devices, memory);
+  if (!reached) {
+    return reached.error();
+  }
+  station_.gpu = std::move(*reached);
+  std::vector<std::byte> keys(station_.rails.size() * sizeof(uint32_t));
+  for (size_t i = 0; i < station_.rails.size(); ++i) {
+    const uint32_t key = station_.gpu.on(*station_.rails[i].device).rkey();
+    std::memcpy(keys.data() + i * sizeof key, &key, sizeof key);
+  }
+  return keys;
+}
+
+Result<void> VerbsFabric::peerGpu(int peerRank, const std::vector<std::byte>& keys) {
+  for (Lane& lane : links_[linkOfRank_.at(static_cast<size_t>(peerRank))]->lanes()) {
+    if (keys.size() / sizeof(uint32_t) <= lane.peerPort) {
+      return Error{pealRemoteError,
+                   fmt::format("rank {} gives keys of its GPU's memory for {} ports, and has more", peerRank,
+                               keys.size() / sizeof(uint32_t))};
+    }
+    std::memcpy(&lane.peerGpuKey, keys.data() + lane.peerPort * sizeof(uint32_t), sizeof(uint32_t));
+  }
+  return {};
+}
+
 bool VerbsFabric::takeCompletions() {
   bool any = false;
   for (const std::unique_ptr<Device>& device : station_.devices) {

@@ -23,6 +23,10 @@ class VerbsFabric final : public Fabric {
   Result<void> connect(Exchange& exchange, const std::vector<int>& peers, ControlPlane& control,
                        Deadline deadline) override;
   Link& link(int peerRank) override { return *links_[linkOfRank_.at(static_cast<size_t>(peerRank))]; }
+  bool mayReachGpus() const override { return true; }
+  Result<std::vector<std::byte>> reachGpu(const GpuMemory& memory) override;
+  void leaveGpu() override { station_.gpu = {}; }
+  Result<void> peerGpu(int peerRank, const std::vector<std::byte>& keys) override;
   void poll() override;
   bool settled() override;
   const std::optional<FabricFault>& fault() const override { return station_.faults.first(); }

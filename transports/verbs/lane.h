@@ -26,8 +26,10 @@ namespace peal::verbs {
 enum class LaneState { Connecting, Up, Draining, Announced, Connected, Dead };
 
 struct Lane {
-  Rail rail;         // of this rank
-  PortAddress peer;  // the port of the peer
+  Rail rail;                // of this rank
+  PortAddress peer;         // the port of the peer
+  size_t peerPort = 0;      // ... in the peer's list
+  uint32_t peerGpuKey = 0;  // of the memory of the peer's GPU, on that port's device
   std::unique_ptr<QueuePair> pair;
   LaneState state = LaneState::Connecting;
   uint32_t generation = 0;  // of `pair`, or the one announced

@@ -40,6 +40,8 @@ class System final : public Library {
     find(allocPd_, "ibv_alloc_pd", "IBVERBS_1.1");
     find(deallocPd_, "ibv_dealloc_pd", "IBVERBS_1.1");
     find(regMr_, "ibv_reg_mr", "IBVERBS_1.1");
+    regDmabufMr_ =
+        reinterpret_cast<decltype(regDmabufMr_)>(dlvsym(file, "ibv_reg_dmabuf_mr", "IBVERBS_1.12"));
     find(deregMr_, "ibv_dereg_mr", "IBVERBS_1.1");
     find(createCompChannel_, "ibv_create_comp_channel", "IBVERBS_1.0");
     find(destroyCompChannel_, "ibv_destroy_comp_channel", "IBVERBS_1.0");
@@ -74,6 +76,14 @@ class System final : public Library {
   int deallocPd(ibv_pd* pd) override { return deallocPd_(pd); }
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
     return regMr_(pd, address, bytes, access);
+  }
+  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int dmabuf,
+                      int access) override {
+    if (regDmabufMr_ == nullptr) {
+      errno = EOPNOTSUPP;
+      return nullptr;
+    }
+    return regDmabufMr_(pd, offset, bytes, address, dmabuf, access);
   }
   int deregMr(ibv_mr* mr) override { return deregMr_(mr); }
   ibv_comp_channel* createCompChannel(ibv_context* context) override { return createCompChannel_(context); }
@@ -117,6 +127,7 @@ class System final : public Library {
   ibv_pd* (*allocPd_)(ibv_context*) = nullptr;
   int (*deallocPd_)(ibv_pd*) = nullptr;
   ibv_mr* (*regMr_)(ibv_pd*, void*, size_t, int) = nullptr;
+  ibv_mr* (*regDmabufMr_)(ibv_pd*, uint64_t, size_t, uint64_t, int, int) = nullptr;
   int (*deregMr_)(ibv_mr*) = nullptr;
   ibv_comp_channel* (*createCompChannel_)(ibv_context*) = nullptr;
   int (*destroyCompChannel_)(ibv_comp_channel*) = nullptr;

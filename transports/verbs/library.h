@@ -30,6 +30,9 @@ class Library {
   virtual ibv_pd* allocPd(ibv_context* context) = 0;
   virtual int deallocPd(ibv_pd* pd) = 0;
   virtual ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;
+  // nullptr and EOPNOTSUPP also where the library has no such function: it came with rdma-core 34.
+  virtual ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int dmabuf,
+                              int access) = 0;
   virtual int deregMr(ibv_mr* mr) = 0;
 
   virtual ibv_comp_channel* createCompChannel(ibv_context* context) = 0;

@@ -12,8 +12,8 @@
 namespace peal::verbs {
 namespace {
 
-// Per lane: every slot's message, and about as many credits.
-uint32_t sendDepth(uint64_t slots) { return static_cast<uint32_t>(2 * slots + 16); }
+// Per lane: every slot's message, what it carries, and about as many credits.
+uint32_t sendDepth(uint64_t slots) { return static_cast<uint32_t>(3 * slots + 16); }
 // Messages and credits that this rank has not looked at yet are each at most `slots`: the peer posts no more
 // without credits, and credits answer messages. The rest is for pings and for what is sent again.
 uint32_t receiveDepth(uint64_t slots) { return static_cast<uint32_t>(3 * slots + 8); }
@@ -76,7 +76,22 @@ void VerbsLink::post(size_t bytes, const Digest& digest) {
                                                    station_.options.fabric.slotBytes)});
     return;
   }
-  commit(bytes, nullptr, 0, digest);
+  commit(bytes, digest, {});
+}
+
+bool VerbsLink::tryPostCarrying(size_t bytes, const Digest& digest, const Carried& carried) {
+  if (tryStage(bytes) == nullptr) {
+    return false;
+  }
+  if (carried.bytes > 0 && !station_.gpu.holds(carried.from, carried.bytes)) {
+    station_.raise(station_.rank, {pealInternalError,
+                                   fmt::format("{} bytes for rank {} do not lie in the GPU memory that the "
+                                               "devices reach",
+                                               carried.bytes, peerRank_)});
+    return false;
+  }
+  commit(bytes, digest, {.carried = carried});
+  return true;
 }
 
 std::optional<Region> VerbsLink::sendableRegion(const std::byte* data, size_t bytes) {
@@ -105,15 +120,17 @@ bool VerbsLink::tryPostReference(const std::byte* data, size_t bytes, const Dige
   if (!region) {
     return false;
   }
-  commit(bytes, data, region->id, digest);
+  commit(bytes, digest, {.reference = data, .region = region->id});
   lastReference_ = posted_;
   return true;
 }
 
-void VerbsLink::commit(size_t bytes, const std::byte* reference, uint64_t region, const Digest& digest) {
+void VerbsLink::commit(size_t bytes, const Digest& digest, const Outgoing& what) {
   const Header header{posted_, bytes, digest};
   std::memcpy(slotOf(staging_, posted_), &header, sizeof header);
-  outgoing(posted_) = Outgoing{bytes, reference, region, 0, 0, departed_, false};
+  outgoing(posted_) = what;
+  outgoing(posted_).bytes = bytes;
+  outgoing(posted_).acknowledged = departed_;
   const uint64_t number = posted_++;
   if (departed_) {
     return;  // nobody reads it
@@ -130,12 +147,12 @@ void VerbsLink::commit(size_t bytes, const std::byte* reference, uint64_t region
 // The lanes take turns; one that failed and has not worked since, only if there is no other.
 // Messages and credits each have turns of their own: where they alternate, all messages would go over every
 // second lane.
-Lane* VerbsLink::chooseLane(size_t& turn) {
+Lane* VerbsLink::chooseLane(size_t& turn, uint32_t requests) {
   Lane* lastChoice = nullptr;
   for (size_t tried = 0; tried < lanes_.size(); ++tried) {
     turn = turn + 1 < lanes_.size() ? turn + 1 : 0;
     Lane& lane = lanes_[turn];
-    if (lane.state == LaneState::Up && lane.pair->hasRoom()) {
+    if (lane.state == LaneState::Up && lane.pair->hasRoom(requests)) {
       if (!lane.doubtful) {
         return &lane;
       }
@@ -146,11 +163,11 @@ Lane* VerbsLink::chooseLane(size_t& turn) {
 }
 
 bool VerbsLink::transmit(uint64_t number) {
-  Lane* lane = chooseLane(messageTurn_);
+  Outgoing& message = outgoing(number);
+  Lane* lane = chooseLane(messageTurn_, message.carried.bytes > 0 ? 2 : 1);
   if (lane == nullptr) {
     return false;
   }
-  Outgoing& message = outgoing(number);
   Device& device = *lane->rail.device;
   std::byte* const staged = slotOf(staging_, number);
   ibv_sge parts[2]{};
@@ -185,13 +202,40 @@ bool VerbsLink::transmit(uint64_t number) {
   if (sizeof(Header) + message.bytes <= lane->pair->inlineBytes()) {
     request.send_flags = IBV_SEND_INLINE;
   }
-  // Always with a completion: settled() has to know that the peer's device has it.
-  if (const int code = lane->pair->send(request, number, Signal::Yes); code != 0) {
-    fail(*lane, fmt::format("ibv_post_send: {}", std::strerror(code)), /*refused=*/false);
+  if (message.carried.bytes > 0 && !transmitCarried(*lane, message.carried)) {
     return false;
   }
   message.lane = indexOf(*lane);
   message.generation = lane->generation;
+  // Always with a completion: settled() has to know that the peer's device has it.
+  if (const int code = lane->pair->send(request, number, Signal::Yes); code != 0) {
+    fail(*lane, fmt::format("ibv_post_send: {}", std::strerror(code)), /*refused=*/false);
+    // What it carries is on its way over this lane: it is sent again only when that has come to an end, since
+    // until then it could still land, in a slot that is another message's by then.
+    return message.carried.bytes > 0;
+  }
+  return true;
+}
+
+// On the same queue pair as the message, and before it: so it is in its place when the message arrives.
+bool VerbsLink::transmitCarried(Lane& lane, const Carried& carried) {
+  if (!station_.gpu.holds(carried.from, carried.bytes)) {
+    return false;  // this rank gave it up, after a fault
+  }
+  ibv_sge part{};
+  part.addr = reinterpret_cast<uint64_t>(carried.from);
+  part.length = static_cast<uint32_t>(carried.bytes);
+  part.lkey = station_.gpu.on(*lane.rail.device).lkey();
+  ibv_send_wr request{};
+  request.sg_list = &part;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.wr.rdma.remote_addr = carried.to;
+  request.wr.rdma.rkey = lane.peerGpuKey;
+  if (const int code = lane.pair->send(request, QueuePair::kNoTag, Signal::IfNeeded); code != 0) {
+    fail(lane, fmt::format("ibv_post_send: {}", std::strerror(code)), /*refused=*/false);
+    return false;
+  }
   return true;
 }
 

@@ -27,6 +27,7 @@ class VerbsLink final : public Link {
   std::byte* tryStage(size_t bytes) override;
   void post(size_t bytes, const Digest& digest) override;
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
+  bool tryPostCarrying(size_t bytes, const Digest& digest, const Carried& carried) override;
   bool canReference(const std::byte* data, size_t bytes) override {
     return sendableRegion(data, bytes).has_value();
   }
@@ -72,6 +73,7 @@ class VerbsLink final : public Link {
     size_t bytes = 0;
     const std::byte* reference = nullptr;  // nullptr: what is staged in the slot
     uint64_t region = 0;                   // of the reference
+    Carried carried{};                     // from one GPU to the other, before the slot
     size_t lane = 0;                       // over which it was last sent
     uint32_t generation = 0;               // of that lane
     bool acknowledged = false;             // by the peer's device
@@ -84,9 +86,10 @@ class VerbsLink final : public Link {
   }
   // The registered memory that holds it, if every device may send from there.
   std::optional<Region> sendableRegion(const std::byte* data, size_t bytes);
-  void commit(size_t bytes, const std::byte* reference, uint64_t region, const Digest& digest);
+  void commit(size_t bytes, const Digest& digest, const Outgoing& what);
   bool transmit(uint64_t number);
-  Lane* chooseLane(size_t& turn);
+  bool transmitCarried(Lane& lane, const Carried& carried);
+  Lane* chooseLane(size_t& turn, uint32_t requests = 1);
   bool sendCredit(Lane& lane, Signal signal);
   void sendDueCredit();
   void sendShort(Lane& lane, Kind kind, uint64_t number, Signal signal);

@@ -63,6 +63,57 @@ PinnedMemory::~PinnedMemory() {
   }
 }
 
+namespace {
+
+// What devices do with memory of a GPU: read what is sent, and write what peers send.
+constexpr int kGpuAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+Result<Registration> registerGpu(Device& device, const GpuMemory& memory) {
+  Library& library = device.library();
+  std::string first = memory.whyNoDmabuf;
+  if (memory.dmabuf >= 0) {
+    errno = 0;
+    if (ibv_mr* mr =
+            library.regDmabufMr(device.pd(), 0, memory.bytes, reinterpret_cast<uint64_t>(memory.base),
+                                memory.dmabuf, kGpuAccess)) {
+      return Registration(library, mr);
+    }
+    first = std::strerror(errno);
+  }
+  errno = 0;
+  if (ibv_mr* mr = library.regMr(device.pd(), memory.base, memory.bytes, kGpuAccess)) {
+    return Registration(library, mr);
+  }
+  return Error{
+      pealSystemError,
+      fmt::format("{} takes no memory of GPU {}: registering {} bytes failed by a dmabuf ({}) and as peer "
+                  "memory ({}). A dmabuf needs the driver's open kernel modules and Linux 5.12, peer "
+                  "memory the module nvidia-peermem (modprobe nvidia-peermem).",
+                  device.name(), memory.device, memory.bytes, first, std::strerror(errno))};
+}
+
+}  // namespace
+
+Result<ReachedMemory> ReachedMemory::make(const std::vector<std::unique_ptr<Device>>& devices,
+                                          const GpuMemory& memory) {
+  ReachedMemory reached;
+  for (const std::unique_ptr<Device>& device : devices) {
+    Result<Registration> registration = registerGpu(*device, memory);
+    if (!registration) {
+      return registration.error();
+    }
+    reached.registered_.emplace(device.get(), std::move(*registration));
+  }
+  reached.base_ = memory.base;
+  reached.bytes_ = memory.bytes;
+  return reached;
+}
+
+bool ReachedMemory::holds(const std::byte* data, size_t bytes) const {
+  const auto offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
+  return offset < bytes_ && bytes <= bytes_ - offset;
+}
+
 std::optional<uint32_t> RegistrationCache::find(Device& device, const Region& region) {
   const auto key = std::make_pair(region.id, static_cast<const Device*>(&device));
   auto known = registered_.find(key);

@@ -1,4 +1,5 @@
-// Memory that devices may touch: the slots of all links, and memory of the user that is sent in place.
+// Memory that devices may touch: the slots of all links, memory of the user that is sent in place, and memory
+// of a GPU.
 //
 // Owned by the fabric; ends after the queue pairs and before the devices.
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "lib/memory/registry.h"
+#include "transports/transport.h"
 #include "transports/verbs/devices.h"
 
 namespace peal::verbs {
@@ -54,6 +56,24 @@ class PinnedMemory {
   ~PinnedMemory();
 
   std::byte* base() const { return base_; }
+  const Registration& on(const Device& device) const { return registered_.at(&device); }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+  std::map<const Device*, Registration> registered_;
+};
+
+// Memory of a GPU, registered on every device: by its dmabuf, else by its address, which takes a kernel
+// module of the GPU's driver (peer memory: nvidia-peermem). Not its owner.
+class ReachedMemory {
+ public:
+  static Result<ReachedMemory> make(const std::vector<std::unique_ptr<Device>>& devices,
+                                    const GpuMemory& memory);
+  ReachedMemory() = default;
+
+  bool isEmpty() const { return registered_.empty(); }
+  bool holds(const std::byte* data, size_t bytes) const;
   const Registration& on(const Device& device) const { return registered_.at(&device); }
 
  private:

@@ -60,7 +60,7 @@ class QueuePair {
   // Into the error state: everything outstanding comes back, flushed.
   void fail();
 
-  bool hasRoom() const { return sent_ - completed_ < sendDepth_; }
+  bool hasRoom(uint32_t requests = 1) const { return sendDepth_ - (sent_ - completed_) >= requests; }
   bool idle() const { return sent_ == completed_; }
   // Sends that have ended, modulo 2^32.
   uint32_t ended() const { return completed_; }

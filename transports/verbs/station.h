@@ -21,6 +21,7 @@ struct Station {
   std::vector<Rail> rails;
   PinnedMemory outgoing;  // where messages are staged; only this rank's devices read it
   PinnedMemory incoming;  // the slots that peers write
+  ReachedMemory gpu;      // of this rank; nothing until reachGpu()
   RegistrationCache registrations;
 
   FabricFaults faults;

@@ -25,14 +25,6 @@ constexpr size_t kLowSlotLeastBytes = size_t{2} << 10;
 // With less than that in a slot more channels do not pay.
 constexpr size_t kSlotComfortBytes = size_t{16} << 10;
 
-// A text in a struct, cut where it is too long.
-using Text = std::array<char, 1024>;
-void setText(Text& text, const std::string& value) {
-  text.fill('\0');
-  std::memcpy(text.data(), value.data(), std::min(value.size(), text.size() - 1));
-}
-std::string textOf(const Text& text) { return {text.data(), strnlen(text.data(), text.size())}; }
-
 // A result on its way to the other ranks.
 struct Outcome {
   int32_t code = pealSuccess;
@@ -119,6 +111,13 @@ Result<int> channelsFor(const std::vector<Proposal>& all) {
 }
 
 }  // namespace
+
+void setText(Text& text, const std::string& value) {
+  text.fill('\0');
+  std::memcpy(text.data(), value.data(), std::min(value.size(), text.size() - 1));
+}
+
+std::string textOf(const Text& text) { return {text.data(), strnlen(text.data(), text.size())}; }
 
 Result<BoxShape> shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t bufferBytes) {
   BoxShape shape;

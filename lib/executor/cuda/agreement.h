@@ -1,6 +1,7 @@
 // What the ranks of a communicator on GPUs agree on before anything is made: how many channels, and how large
 // slots are. Called by setup.cpp.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "transports/transport.h"
 
 namespace peal::cuda {
+
+// A text in a struct that ranks exchange, cut where it is too long.
+using Text = std::array<char, 1024>;
+void setText(Text& text, const std::string& value);
+std::string textOf(const Text& text);
 
 struct Agreement {
   BoxShape shape;

@@ -38,6 +38,7 @@ CommView viewOf(const DeviceOptions& options, const Resources& resources) {
   view.stopped = reinterpret_cast<uint64_t*>(resources.memory->window());
   view.board = reinterpret_cast<HostBoard*>(resources.board.deviceData());
   view.timeoutNs = static_cast<uint64_t>(options.timeoutMs) * 1'000'000;
+  view.slotsApart = resources.proxy ? resources.proxy->slotsApart() : SlotsApart{};
   for (int peer = 0; peer < options.size; ++peer) {
     if (peer == options.rank) {
       continue;

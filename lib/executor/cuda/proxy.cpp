@@ -27,7 +27,7 @@ constexpr auto kLookEvery = milliseconds(10);
 // ---- beginning and end ----
 
 Result<std::unique_ptr<Proxy>> Proxy::start(std::unique_ptr<Endpoint> network, const std::vector<int>& peers,
-                                            const ProxyOptions& options) {
+                                            const ProxyOptions& options, std::optional<ProxySlots> slots) {
   if (network->slotBytes() < sizeof(Header) + options.shape.slotBytes) {
     return Error{
         pealInvalidUsage,
@@ -35,17 +35,16 @@ Result<std::unique_ptr<Proxy>> Proxy::start(std::unique_ptr<Endpoint> network, c
                     options.name, network->name(), network->slotBytes(),
                     sizeof(Header) + options.shape.slotBytes, options.shape.slotBytes)};
   }
-  std::unique_ptr<Proxy> proxy(new Proxy(std::move(network), peers, options));
-  const size_t perPeer = WindowShape::kInboxesAt + 2 * options.shape.boxBytes();
+  std::unique_ptr<Proxy> proxy(new Proxy(std::move(network), peers, options, std::move(slots)));
   Result<PinnedBuffer> memory =
-      PinnedBuffer::make(options.device, std::max<size_t>(peers.size() * perPeer, 1));
+      PinnedBuffer::make(options.device, std::max<size_t>(boxesBytes(options.shape, peers.size()), 1));
   if (!memory) {
     return memory.error();
   }
   proxy->memory_ = std::move(*memory);
   for (size_t i = 0; i < peers.size(); ++i) {
-    proxy->peers_[i].base = proxy->memory_.data() + i * perPeer;
-    proxy->peers_[i].onDevice = proxy->memory_.deviceData() + i * perPeer;
+    proxy->peers_[i].base = proxy->memory_.data() + boxesBytes(options.shape, i);
+    proxy->peers_[i].onDevice = proxy->memory_.deviceData() + boxesBytes(options.shape, i);
   }
   try {
     proxy->thread_ = std::thread([self = proxy.get()] { self->run(); });
@@ -56,8 +55,9 @@ Result<std::unique_ptr<Proxy>> Proxy::start(std::unique_ptr<Endpoint> network, c
   return proxy;
 }
 
-Proxy::Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, const ProxyOptions& options)
-    : options_(options), network_(std::move(network)) {
+Proxy::Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, const ProxyOptions& options,
+             std::optional<ProxySlots> slots)
+    : options_(options), slots_(std::move(slots)), network_(std::move(network)) {
   for (const int rank : peers) {
     Peer peer;
     peer.rank = rank;
@@ -94,6 +94,14 @@ std::byte* Proxy::inbox(int peerRank) const { return served(peerRank).onDevice +
 std::byte* Proxy::outbox(int peerRank) const { return served(peerRank).onDevice + outboxOffset(); }
 uint64_t* Proxy::peerStopped(int peerRank) const {
   return reinterpret_cast<uint64_t*>(served(peerRank).onDevice);
+}
+
+SlotsApart Proxy::slotsApart() const {
+  if (!slots_) {
+    return {};
+  }
+  const auto boxes = reinterpret_cast<uint64_t>(memory_.deviceData());
+  return {boxes, memory_.bytes(), reinterpret_cast<uint64_t>(slots_->base) - boxes};
 }
 
 // ---- faults ----
@@ -146,6 +154,15 @@ Result<void> Proxy::close(Deadline deadline) {
 // ---- the thread ----
 
 void Proxy::run() {
+  std::optional<RelaxedCapture> relaxed;
+  std::optional<CurrentDevice> current;
+  if (slots_ && slots_->flush) {  // else it calls nothing of CUDA
+    relaxed.emplace();
+    current.emplace(options_.device);
+    if (!current->status()) {
+      raise({current->status().error(), options_.rank});
+    }
+  }
   lastWork_ = lastLook_ = Clock::now();
   while (!stop_.load(std::memory_order_relaxed) && !faulted_.load(std::memory_order_relaxed)) {
     bool worked = false;

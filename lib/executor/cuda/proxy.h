@@ -18,12 +18,17 @@
 // ended after they have, and destroyed when none can run any more. Nothing is allocated once it runs.
 //
 // How a network plugs in: the proxy needs an Endpoint (transports/transport.h) whose slots hold a box's slot
-// and a header, nothing else. UCX and verbs implement Link with registered staging memory: tryStage() gives a
-// slot of it, post() the put or the RDMA write with the peer's count behind it, release() the credit. To
-// spare the copy from the box into the stage, such a Link accepts tryPostReference() for the boxes, which it
-// registers when it is made (boxes()); the slot stays untouched until the end-to-end credit, long after the
-// NIC has read it. With GPUDirect RDMA the boxes move into device memory, and only tails and credits stay
-// here.
+// and a header, nothing else: a payload is copied into the link's slot, and out of it.
+//
+// With GPUDirect RDMA (gpu_direct.h) the boxes' slots lie in memory of the GPU (ProxySlots,
+// CommView::slotsApart); tails, credits and Messages stay here. A message of the link is a header then, and
+// carries the payload (Link::tryPostCarrying) from the outbox's slot into the slot of the same number in the
+// peer's inbox. Credits between the kernels keep both right: the slot here is not written again before the
+// peer's kernel has released the message, and the slot there is free since it has released the one before; a
+// link that sends something again does so only until its message has been shown there, which is sooner. What
+// the kernel wrote before its release of the tail at system scope the NIC may read; what the NIC wrote the
+// kernel may read after its acquire of the tail, which the proxy stores when the message is here and, on GPUs
+// that need it, has been flushed.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -55,22 +60,45 @@ struct ProxyOptions {
   HostBoard* board = nullptr;
 };
 
+// Slots of all boxes of a proxy in memory of its GPU: laid out like the boxes, of which they are parts.
+struct ProxySlots {
+  DeviceBuffer memory;
+  std::byte* base = nullptr;          // where a box at offset 0 would lie
+  std::vector<uint64_t> peerInboxes;  // by rank: likewise, that peer's inbox from this rank, for its network
+  bool flush = false;                 // see awaitWrites()
+
+  // What a network's device wrote before a message that is here: returns when the GPU sees it. On its device.
+  Result<void> awaitWrites() const;
+};
+
 class Proxy {
  public:
   // `peers`: the ranks that it serves.
   static Result<std::unique_ptr<Proxy>> start(std::unique_ptr<Endpoint> network,
-                                              const std::vector<int>& peers, const ProxyOptions& options);
+                                              const std::vector<int>& peers, const ProxyOptions& options,
+                                              std::optional<ProxySlots> slots = std::nullopt);
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
   ~Proxy() { end(); }
 
   // What a slot of the network must hold.
   static size_t networkSlotBytes(const BoxShape& shape);
+  // How the boxes lie: of all peers, and those of the one with that index among them.
+  static constexpr size_t boxesBytes(const BoxShape& shape, size_t peers) {
+    return peers * (WindowShape::kInboxesAt + 2 * shape.boxBytes());
+  }
+  static constexpr size_t inboxAt(const BoxShape& shape, size_t index) {
+    return boxesBytes(shape, index) + WindowShape::kInboxesAt;
+  }
+  static constexpr size_t outboxAt(const BoxShape& shape, size_t index) {
+    return inboxAt(shape, index) + shape.boxBytes();
+  }
 
   // For CommView, as kernels address them.
   std::byte* inbox(int peerRank) const;
   std::byte* outbox(int peerRank) const;
   uint64_t* peerStopped(int peerRank) const;
+  SlotsApart slotsApart() const;
   // All of it, as the host addresses it: what a network registers.
   std::span<std::byte> boxes() const { return {memory_.data(), memory_.bytes()}; }
 
@@ -107,11 +135,13 @@ class Proxy {
     Message message{};
   };
 
-  Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, const ProxyOptions& options);
+  Proxy(std::unique_ptr<Endpoint> network, const std::vector<int>& peers, const ProxyOptions& options,
+        std::optional<ProxySlots> slots);
   void run();
   bool forward(Peer& peer);
   bool forwardChannel(Peer& peer, int channel);
-  bool post(Peer& peer, int channel, const Header& header, const std::byte* payload, size_t bytes);
+  bool post(Peer& peer, int channel, const Header& header, size_t slotAt);
+  bool handOver(Peer& peer, std::byte* stage, const Header& header, size_t slotAt);
   bool receive(Peer& peer);
   void take(Peer& peer, const Arrival& arrival);
   bool checkHeader(const Peer& peer, const Header& header, size_t arrivedBytes);
@@ -139,7 +169,8 @@ class Proxy {
   const Peer& served(int peerRank) const;
 
   const ProxyOptions options_;
-  std::unique_ptr<Endpoint> network_;  // nullptr after end(); taken with mutex_ held
+  const std::optional<ProxySlots> slots_;  // nullopt: in the boxes
+  std::unique_ptr<Endpoint> network_;      // nullptr after end(); taken with mutex_ held
   PinnedBuffer memory_;
   std::vector<Peer> peers_;
   Clock::time_point lastWork_{};

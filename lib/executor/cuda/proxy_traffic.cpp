@@ -47,9 +47,7 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
              options_.rank});
       return false;
     }
-    const std::byte* const payload =
-        peer.base + outboxOffset() + shape.slot(channel, slot) + header.message.address;
-    if (!post(peer, channel, header, payload, header.message.bytes)) {
+    if (!post(peer, channel, header, shape.slot(channel, slot))) {
       return worked;
     }
     state.forwarded = header.number;
@@ -60,32 +58,46 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
     header.isData = 0;
     header.number = 0;
     header.message = {};
-    worked = post(peer, channel, header, nullptr, 0) || worked;
+    worked = post(peer, channel, header, 0) || worked;
   }
   return worked;
 }
 
 // False: the link has no room now.
-bool Proxy::post(Peer& peer, int channel, const Header& header, const std::byte* payload, size_t bytes) {
-  Link& link = network_->link(peer.rank);
-  std::byte* const stage = link.tryStage(sizeof header + bytes);
-  if (stage == nullptr) {
+bool Proxy::post(Peer& peer, int channel, const Header& header, size_t slotAt) {
+  Header complete = header;
+  // Pairs with the kernel's release of its credits: it has read what lay in those slots.
+  complete.released = load(peer, outboxOffset() + options_.shape.heads(channel));
+  std::byte* const stage =
+      network_->link(peer.rank).tryStage(sizeof header + (slots_ ? 0 : header.message.bytes));
+  if (stage == nullptr || !handOver(peer, stage, complete, slotAt)) {
     if (!peer.blockedSince) {
       peer.blockedSince = Clock::now();
     }
     return false;
   }
   peer.blockedSince.reset();
-  Channel& state = peer.channels[static_cast<size_t>(channel)];
-  Header complete = header;
-  // Pairs with the kernel's release of its credits: it has read what lay in those slots.
-  complete.released = load(peer, outboxOffset() + options_.shape.heads(channel));
-  std::memcpy(stage, &complete, sizeof complete);
-  if (bytes > 0) {
-    std::memcpy(stage + sizeof complete, payload, bytes);
+  peer.channels[static_cast<size_t>(channel)].creditsSent = complete.released;
+  return true;
+}
+
+// The payload goes along in the link's slot, or from one GPU to the other.
+bool Proxy::handOver(Peer& peer, std::byte* stage, const Header& header, size_t slotAt) {
+  Link& link = network_->link(peer.rank);
+  const Digest digest = digestOf(header.message.digest);
+  const size_t payloadAt = slotAt + header.message.address;
+  const size_t bytes = header.message.bytes;
+  std::memcpy(stage, &header, sizeof header);
+  if (slots_) {
+    const std::byte* const box = slots_->base + (peer.base + outboxOffset() - memory_.data());
+    return link.tryPostCarrying(
+        sizeof header, digest,
+        {box + payloadAt, bytes, slots_->peerInboxes[static_cast<size_t>(peer.rank)] + payloadAt});
   }
-  link.post(sizeof complete + bytes, digestOf(header.message.digest));
-  state.creditsSent = complete.released;
+  if (bytes > 0) {
+    std::memcpy(stage + sizeof header, peer.base + outboxOffset() + payloadAt, bytes);
+  }
+  link.post(sizeof header + bytes, digest);
   return true;
 }
 
@@ -120,8 +132,13 @@ void Proxy::take(Peer& peer, const Arrival& arrival) {
   Channel& state = peer.channels[header.channel];
   if (header.isData != 0) {
     const int slot = static_cast<int>(state.received % static_cast<uint64_t>(shape.slots));
-    std::memcpy(peer.base + inboxOffset() + shape.slot(channel, slot) + header.message.address,
-                arrival.data + sizeof header, header.message.bytes);
+    if (!slots_) {
+      std::memcpy(peer.base + inboxOffset() + shape.slot(channel, slot) + header.message.address,
+                  arrival.data + sizeof header, header.message.bytes);
+    } else if (const Result<void> seen = slots_->awaitWrites(); !seen) {
+      raise({seen.error(), options_.rank});
+      return;
+    }
     std::memcpy(peer.base + inboxOffset() + shape.message(channel, slot), &header.message, sizeof(Message));
     state.received = header.number;
     // Pairs with the acquire of the kernel that waits for the message.
@@ -160,7 +177,7 @@ bool Proxy::checkHeader(const Peer& peer, const Header& header, size_t arrivedBy
     return wrong(fmt::format("message {} after {}, with {} released and {} slots", header.number,
                              state.received, released, shape.slots));
   }
-  if (!fits(header.message) || arrivedBytes - sizeof header != header.message.bytes) {
+  if (!fits(header.message) || arrivedBytes - sizeof header != (slots_ ? 0 : header.message.bytes)) {
     return wrong(fmt::format("{} bytes for a message of {} bytes at address {:#x}",
                              arrivedBytes - sizeof header, header.message.bytes, header.message.address));
   }

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 
+#include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/executor/cuda/agreement.h"
 #include "lib/executor/cuda/executor.h"
+#include "lib/executor/cuda/gpu_direct.h"
 #include "lib/executor/cuda/retired.h"
 #include "lib/executor/cuda/window_notes.h"
 
@@ -74,9 +76,14 @@ void placeRanks(const DeviceOptions& options, const Grouping* nodes, Resources& 
   }
 }
 
+GpuDirect configuredGpuDirect() {
+  const std::string& text = configuration()->text(Knob::GpuDirect);
+  return text == "on" ? GpuDirect::On : text == "off" ? GpuDirect::Off : GpuDirect::Auto;
+}
+
 // Collective, if there are several nodes.
 Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const DeviceOptions& options,
-                        Resources& resources, std::string& sentence) {
+                        Deadline deadline, Resources& resources, std::string& sentence) {
   if (links.nodes == nullptr) {
     return {};
   }
@@ -94,14 +101,26 @@ Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const Devi
   }
   sentence = fmt::format("; a proxy over {} to {} rank{} on other nodes", (*network)->name(), peers.size(),
                          peers.size() > 1 ? "s" : "");
-  Result<std::unique_ptr<Proxy>> proxy = Proxy::start(std::move(*network), peers,
-                                                      {.rank = options.rank,
-                                                       .size = options.size,
-                                                       .device = options.device,
-                                                       .shape = shape,
-                                                       .name = options.name,
-                                                       .timeoutMs = options.timeoutMs,
-                                                       .board = &resources.host()});
+  const ProxyOptions proxied{.rank = options.rank,
+                             .size = options.size,
+                             .device = options.device,
+                             .shape = shape,
+                             .name = options.name,
+                             .timeoutMs = options.timeoutMs,
+                             .board = &resources.host()};
+  const GpuDirect wish = configuredGpuDirect();
+  std::string why;
+  Result<std::optional<ProxySlots>> slots =
+      placeSlots(exchange, **network, peers, proxied, {wish, deadline}, why);
+  if (!slots) {
+    return slots.error();
+  }
+  if (!why.empty() && wish == GpuDirect::Auto && (*network)->mayReachGpus()) {
+    log(LogLevel::Warn,
+        fmt::format("{}: messages to other nodes go through host memory: {}", options.name, why));
+  }
+  sentence += *slots ? ", between memory of GPUs" : fmt::format(", through host memory ({})", why);
+  Result<std::unique_ptr<Proxy>> proxy = Proxy::start(std::move(*network), peers, proxied, std::move(*slots));
   if (proxy) {
     resources.proxy = std::move(*proxy);
   }
@@ -136,7 +155,7 @@ Result<std::unique_ptr<DeviceExecutor>> makeDeviceExecutor(Exchange& exchange, D
   resources->memory = std::move(*memory);
   PEAL_TRY(cuda::agreeOn(exchange, cuda::makeOwn(options, agreement->shape, deadline, *resources)));
   std::string proxied;
-  PEAL_TRY(cuda::startProxy(exchange, links, options, *resources, proxied));
+  PEAL_TRY(cuda::startProxy(exchange, links, options, deadline, *resources, proxied));
   log(LogLevel::Info, fmt::format("{}: {}{}; {} channels of {} threads, {} slots of {} bytes", options.name,
                                   resources->memory->sentence(), proxied, agreement->shape.channels,
                                   agreement->threads, agreement->shape.slots, agreement->shape.slotBytes));

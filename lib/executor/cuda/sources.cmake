@@ -21,6 +21,7 @@ set(PEAL_CUDA_HOST_SOURCES
     lib/executor/cuda/devices.cpp
     lib/executor/cuda/executor.cpp
     lib/executor/cuda/faults.cpp
+    lib/executor/cuda/gpu_direct.cpp
     lib/executor/cuda/kernels.cpp
     lib/executor/cuda/launch.cpp
     lib/executor/cuda/order.cpp

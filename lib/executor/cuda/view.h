@@ -12,6 +12,7 @@
 // A box starts as zeros. Counters only grow; message k (from 1) lies in slot (k - 1) % slots. Both ends keep
 // their counters in device memory between launches (ChannelState), never in arguments: a graph may launch the
 // same arguments many times.
+// Slots for Simple may lie apart from their box (SlotsApart); then those in the box are not used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -149,6 +150,19 @@ struct HostBoard {
   alignas(kLineBytes) FaultRecord fault;
 };
 
+// Slots that lie apart from their boxes, in memory of the GPU that a network's devices read and write
+// (proxy.h): those of every box in [boxes, boxes + bytes) lie `apart` bytes further on. No bytes: there are
+// none.
+struct SlotsApart {
+  uint64_t boxes, bytes, apart;  // addresses as kernels have them; `apart` wraps around
+
+  // To which BoxShape::slot is added.
+  PEAL_HD std::byte* of(std::byte* box) const {
+    const auto at = reinterpret_cast<uint64_t>(box);
+    return at - boxes < bytes ? reinterpret_cast<std::byte*>(at + apart) : box;
+  }
+};
+
 // One rank of one communicator as its kernels see it.
 struct CommView {
   int32_t rank, ranks;
@@ -159,6 +173,7 @@ struct CommView {
   uint64_t* stopped;             // device memory of this rank: nonzero when a peer has failed; peers write it
   HostBoard* board;              // as kernels address it
   uint64_t timeoutNs;            // of one wait
+  SlotsApart slotsApart;         // of peers that a proxy reaches
   std::byte* inbox[kMostRanks];  // own entry unused
   std::byte* outbox[kMostRanks];
   uint64_t* peerStopped[kMostRanks];

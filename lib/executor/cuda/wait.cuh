@@ -216,6 +216,7 @@ struct ChannelBoxes {
   std::byte* inbox;
   std::byte* outbox;
   int channel;
+  const SlotsApart& apart;
 
   PEAL_DEVICE const uint64_t* arrivals() const { return word(inbox, shape.tail(channel)); }
   PEAL_DEVICE uint64_t* posts() const { return word(outbox, shape.tail(channel)); }
@@ -228,6 +229,10 @@ struct ChannelBoxes {
   // Message `number` counts from 1.
   PEAL_DEVICE int slotOf(uint64_t number) const {
     return static_cast<int>((number - 1) % static_cast<uint64_t>(shape.slots));
+  }
+  // The slot of Simple of message `number`.
+  PEAL_DEVICE std::byte* slot(std::byte* box, uint64_t number) const {
+    return apart.of(box) + shape.slot(channel, slotOf(number));
   }
   // Whether there is a free slot for message `number`. The acquire pairs with the receiver's release of the
   // slot: its reads come before the writes that follow.
@@ -242,7 +247,7 @@ struct ChannelBoxes {
 };
 
 PEAL_DEVICE ChannelBoxes boxesOf(const CommView& comm, int peer) {
-  return {comm.shape, comm.inbox[peer], comm.outbox[peer], static_cast<int>(blockIndex())};
+  return {comm.shape, comm.inbox[peer], comm.outbox[peer], static_cast<int>(blockIndex()), comm.slotsApart};
 }
 
 // Below this a message is cheaper to copy into a slot than to read in place: a reference costs the sender a
@@ -256,7 +261,7 @@ constexpr uint64_t kPlaces = sizeof(Vec16);
 PEAL_DEVICE uint64_t placeFor(const void* data) { return reinterpret_cast<uintptr_t>(data) % kPlaces; }
 
 PEAL_DEVICE std::byte* slotFor(const ChannelBoxes& boxes, uint64_t number, uint64_t place) {
-  return boxes.outbox + boxes.shape.slot(boxes.channel, boxes.slotOf(number)) + place;
+  return boxes.slot(boxes.outbox, number) + place;
 }
 
 // After the payload, made visible to this thread by a barrier. The release pairs with hasArrived's acquire.
@@ -283,7 +288,7 @@ struct Envelope {
   Header header;
 
   PEAL_DEVICE const std::byte* payload(const ChannelBoxes& boxes, uint64_t number) const {
-    return address < kPlaces ? boxes.inbox + boxes.shape.slot(boxes.channel, boxes.slotOf(number)) + address
+    return address < kPlaces ? boxes.slot(boxes.inbox, number) + address
                              : reinterpret_cast<const std::byte*>(address);
   }
 };

@@ -89,8 +89,14 @@ std::optional<int> attributeOf(const Machine& machine, int physical, cudaDeviceA
     case cudaDevAttrConcurrentManagedAccess:
     case cudaDevAttrCooperativeLaunch:
     case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrGPUDirectRDMASupported:
       return 0;  // the simulator has none of them
+    case cudaDevAttrGPUDirectRDMASupported:
+      return 1;
+    case cudaDevAttrGPUDirectRDMAFlushWritesOptions:
+      return machine.canFlushWrites ? cudaFlushGPUDirectRDMAWritesOptionHost : 0;
+    case cudaDevAttrGPUDirectRDMAWritesOrdering:
+      return machine.flushWrites || !machine.canFlushWrites ? cudaGPUDirectRDMAWritesOrderingNone
+                                                            : cudaGPUDirectRDMAWritesOrderingOwner;
   }
   return std::nullopt;
 }
@@ -197,6 +203,22 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) 
       return cudaErrorInvalidValue;
     }
     *value = *found;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget target,
+                                               cudaFlushGPUDirectRDMAWritesScope scope) {
+  return call({"cudaDeviceFlushGPUDirectRDMAWrites", cudaErrorNotSupported}, [&](Lock&) {
+    if (target != cudaFlushGPUDirectRDMAWritesTargetCurrentDevice || !runtime().machine.canFlushWrites) {
+      return cudaErrorNotSupported;
+    }
+    if (scope != cudaFlushGPUDirectRDMAWritesToOwner && scope != cudaFlushGPUDirectRDMAWritesToAllDevices) {
+      return cudaErrorInvalidValue;
+    }
+    if (runtime().machine.flushWrites) {
+      runtime().machine.flushWrites(runtime().physical(currentDevice()));
+    }
     return cudaSuccess;
   });
 }

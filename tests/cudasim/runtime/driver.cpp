@@ -2,10 +2,12 @@
 #include "tests/cudasim/runtime/driver.h"
 
 #include <cuda.h>
+#include <fcntl.h>
 
 #include <map>
 #include <string>
 
+#include "tests/cudasim/core/memory.h"
 #include "tests/cudasim/runtime/api.h"
 
 namespace peal::cudasim {
@@ -23,6 +25,28 @@ CUresult getAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr data) {
     if (bytes != nullptr) {
       *bytes = range->bytes;
     }
+    return cudaSuccess;
+  });
+}
+
+// A dmabuf: the memory file itself, so only of a range that begins where its allocation does.
+CUresult getRangeHandle(void* handle, CUdeviceptr data, size_t bytes, CUmemRangeHandleType type,
+                        unsigned long long flags) {
+  return driverCall({"cuMemGetHandleForAddressRange", cudaErrorNotSupported}, [&](Lock&) {
+    if (!runtime().machine.dmabuf) {
+      return cudaErrorNotSupported;
+    }
+    const Range* range = runtime().memory.startingAt(reinterpret_cast<void*>(data));
+    if (handle == nullptr || range == nullptr || range->kind != RangeKind::Device || flags != 0 ||
+        type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || bytes > range->mappedBytes || bytes % 4096 != 0) {
+      return cudaErrorInvalidValue;
+    }
+    const int fd = fcntl(range->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+      return cudaErrorOperatingSystem;
+    }
+    setExported(range->base);
+    *static_cast<int*>(handle) = fd;
     return cudaSuccess;
   });
 }
@@ -84,6 +108,7 @@ std::map<std::string, void*>& functions() {
   static auto* const table = [] {
     auto* const all = new std::map<std::string, void*>{
         {"cuMemGetAddressRange", reinterpret_cast<void*>(getAddressRange)},
+        {"cuMemGetHandleForAddressRange", reinterpret_cast<void*>(getRangeHandle)},
         {"cuPointerGetAttribute", reinterpret_cast<void*>(getPointerAttribute)},
         {"cuGetErrorName", reinterpret_cast<void*>(getErrorName)},
         {"cuGetErrorString", reinterpret_cast<void*>(getErrorString)},

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +23,16 @@ struct World::Cq : ibv_cq {
 };
 
 struct World::Mr : ibv_mr {
+  Mr() : ibv_mr{} {}
+  Mr(const Mr&) = delete;
+  Mr& operator=(const Mr&) = delete;
+  ~Mr() {
+    if (mapped != nullptr) {
+      munmap(mapped, length);
+    }
+  }
   int access = 0;
+  std::byte* mapped = nullptr;  // of a dmabuf
 };
 
 struct World::Send {
@@ -168,6 +178,29 @@ bool World::covers(uint32_t key, const void* pd, uint64_t address, size_t bytes,
          (mr.access & access) == access;
 }
 
+std::byte* World::inMemory(uint32_t key, uint64_t address) const {
+  const Mr& mr = *mrs_.at(key);
+  return mr.mapped != nullptr ? mr.mapped + (address - reinterpret_cast<uint64_t>(mr.addr))
+                              : reinterpret_cast<std::byte*>(address & ~gpuBits);
+}
+
+void World::writeTo(uint32_t key, uint64_t address, const std::vector<std::byte>& bytes) {
+  std::byte* const to = inMemory(key, address);
+  if (holdGpuWrites && isOfGpu(address)) {
+    held_.push_back({to, bytes});
+  } else {
+    std::copy(bytes.begin(), bytes.end(), to);
+  }
+}
+
+void World::flushGpu() {
+  const std::lock_guard lock(mutex_);
+  for (const Held& write : held_) {
+    std::copy(write.bytes.begin(), write.bytes.end(), write.to);
+  }
+  held_.clear();
+}
+
 // Sends the message to its counterpart; the status is the sender's.
 ibv_wc_status World::execute(Qp& qp, const Send& send) {
   size_t bytes = send.inlined.size();
@@ -185,23 +218,28 @@ ibv_wc_status World::execute(Qp& qp, const Send& send) {
   if ((peer.state != IBV_QPS_RTR && peer.state != IBV_QPS_RTS) || peer.peer != qp.qp_num) {
     return IBV_WC_RETRY_EXC_ERR;
   }
-  if (peer.receives.empty()) {
+  const bool arrives = send.request.opcode != IBV_WR_RDMA_WRITE;
+  if (arrives && peer.receives.empty()) {
     ++violations_;  // the fabric says that one is always there
     return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  const bool isWrite = send.request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  const bool isWrite = send.request.opcode != IBV_WR_SEND_WITH_IMM;
   if (isWrite) {
     const uint64_t to = send.request.wr.rdma.remote_addr;
     if (!covers(send.request.wr.rdma.rkey, nullptr, to, bytes, IBV_ACCESS_REMOTE_WRITE)) {
       fail(peer);
       return IBV_WC_REM_ACCESS_ERR;
     }
-    auto* out = reinterpret_cast<std::byte*>(to);
-    std::copy(send.inlined.begin(), send.inlined.end(), out);
+    std::vector<std::byte> content = send.inlined;
     for (const ibv_sge& part : send.parts) {
-      std::memcpy(out, reinterpret_cast<const void*>(part.addr), part.length);
-      out += part.length;
+      const std::byte* const from = inMemory(part.lkey, part.addr);
+      content.insert(content.end(), from, from + part.length);
     }
+    writeTo(send.request.wr.rdma.rkey, to, content);
+  }
+  if (!arrives) {
+    ++delivered_;
+    return IBV_WC_SUCCESS;
   }
   ibv_wc arrived{};
   arrived.wr_id = peer.receives.front();
@@ -389,7 +427,33 @@ ibv_mr* FakeVerbs::regMr(ibv_pd* pd, void* address, size_t bytes, int access) {
     errno = EINVAL;
     return nullptr;
   }
+  if (world_.isOfGpu(reinterpret_cast<uint64_t>(address)) && !world_.peerMemory) {
+    errno = EFAULT;
+    return nullptr;
+  }
+  return registered(pd, address, bytes, access, nullptr);
+}
+ibv_mr* FakeVerbs::regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int dmabuf,
+                               int access) {
+  const std::lock_guard lock(world_.mutex_);
+  if (fails("regDmabufMr")) {
+    return nullptr;
+  }
+  if (!world_.dmabufs) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) {
+    return nullptr;
+  }
+  ++dmabufs;
+  return registered(pd, reinterpret_cast<void*>(address), bytes, access, static_cast<std::byte*>(mapped));
+}
+ibv_mr* FakeVerbs::registered(ibv_pd* pd, void* address, size_t bytes, int access, std::byte* mapped) {
   auto* mr = new World::Mr{};
+  mr->mapped = mapped;
   mr->context = pd->context;
   mr->pd = pd;
   mr->addr = address;
@@ -406,6 +470,10 @@ int FakeVerbs::deregMr(ibv_mr* mr) {
   const bool isRefused = fails("deregMr");
   if (!isRefused) {
     world_.mrs_.erase(mr->lkey);
+    const std::byte* const mapped = static_cast<World::Mr*>(mr)->mapped;
+    std::erase_if(world_.held_, [&](const World::Held& write) {
+      return mapped != nullptr && write.to >= mapped && write.to < mapped + mr->length;
+    });
   }
   return world_.destroy(static_cast<World::Mr*>(mr), isRefused);
 }

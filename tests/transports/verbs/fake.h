@@ -67,6 +67,13 @@ class World {
   std::function<Verdict(const WireMessage&)> onMessage;
   // Messages wait in their queue pair for some later call of anybody.
   bool delay = false;
+  // Addresses with one of these bits are a GPU's: registered by address only where there is peer memory.
+  uint64_t gpuBits = 0;
+  bool peerMemory = true;
+  bool dmabufs = true;
+  // What is written to memory of a GPU gets there when flushGpu() is called, and no sooner.
+  bool holdGpuWrites = false;
+  void flushGpu();
   // Devices whose cable is out.
   void cut(const std::string& device, bool isCut);
   // All queue pairs of that rank fail as if somebody had destroyed them.
@@ -94,6 +101,9 @@ class World {
   void run(Qp& qp);
   void runSome();
   ibv_wc_status execute(Qp& qp, const Send& send);
+  void writeTo(uint32_t key, uint64_t address, const std::vector<std::byte>& bytes);
+  std::byte* inMemory(uint32_t key, uint64_t address) const;
+  bool isOfGpu(uint64_t address) const { return (address & gpuBits) != 0; }
   bool covers(uint32_t key, const void* pd, uint64_t address, size_t bytes, int access) const;
 
   mutable std::mutex mutex_;
@@ -102,6 +112,11 @@ class World {
   std::map<uint32_t, Mr*> mrs_;
   std::map<std::string, bool> cut_;
   std::vector<std::shared_ptr<void>> refused_;
+  struct Held {
+    std::byte* to = nullptr;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Held> held_;
   uint32_t nextNumber_ = 17;
   uint32_t nextKey_ = 1000;
   int alive_ = 0;
@@ -134,6 +149,8 @@ class FakeVerbs final : public verbs::Library {
   ibv_pd* allocPd(ibv_context* context) override;
   int deallocPd(ibv_pd* pd) override;
   ibv_mr* regMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
+  ibv_mr* regDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t address, int dmabuf,
+                      int access) override;
   int deregMr(ibv_mr* mr) override;
   ibv_comp_channel* createCompChannel(ibv_context* context) override;
   int destroyCompChannel(ibv_comp_channel* channel) override;
@@ -149,12 +166,14 @@ class FakeVerbs final : public verbs::Library {
   int postSend(ibv_qp* qp, ibv_send_wr* request) override;
   int postRecv(ibv_qp* qp, ibv_recv_wr* request) override;
 
-  size_t registrations = 0;  // calls of regMr that succeeded
+  size_t registrations = 0;  // calls of regMr and regDmabufMr that succeeded
+  size_t dmabufs = 0;        // of these, calls of regDmabufMr
   size_t completionQueues = 0;
 
  private:
   struct Context;
   bool fails(const char* function);
+  ibv_mr* registered(ibv_pd* pd, void* address, size_t bytes, int access, std::byte* mapped);
 
   World& world_;
   const int rank_;

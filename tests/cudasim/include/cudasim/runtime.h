@@ -27,7 +27,12 @@ struct Machine {
                                      // process's grids on a device together
   int threadsPerMultiprocessor = 2048;
   size_t memoryBytes = size_t{4} << 30;
-  bool ipc = true;  // false: cudaErrorNotSupported from cudaIpc...
+  bool ipc = true;     // false: cudaErrorNotSupported from cudaIpc...
+  bool dmabuf = true;  // false: cuMemGetHandleForAddressRange is not supported
+  // Empty: devices order what a network's device writes to them. Else they do not, and this is what
+  // cudaDeviceFlushGPUDirectRDMAWrites does. It must not call the runtime.
+  std::function<void(int device)> flushWrites;
+  bool canFlushWrites = true;  // false: they neither order nor flush
   // By physical numbers; empty: every pair has it.
   std::function<bool(int device, int peer)> peerAccess;
   // Empty: rank 0, access as above, native atomics where there is access.
@@ -113,8 +118,8 @@ class Hold {
 // ---- driver functions ----
 
 // cudaGetDriverEntryPointByVersion finds `function` under this name from now on; nullptr: not any more. Known
-// from the start: cuMemGetAddressRange, cuPointerGetAttribute, cuGetErrorName, cuGetErrorString, and those of
-// memory by pieces (runtime/pieces_api.cpp).
+// from the start: cuMemGetAddressRange, cuMemGetHandleForAddressRange, cuPointerGetAttribute, cuGetErrorName,
+// cuGetErrorString, and those of memory by pieces (runtime/pieces_api.cpp).
 void setDriverFunction(const std::string& name, void* function);
 
 // Attributes that cudaFuncGetAttributes reports of a kernel; the simulator cannot know registers or spills.

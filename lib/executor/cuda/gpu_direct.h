@@ -1,0 +1,30 @@
+// GPUDirect RDMA: whether the slots of a proxy's boxes lie in memory of the GPU, which the network's devices
+// read and write there, or in host memory. All ranks of a communicator decide alike.
+//
+//   kernel --> outbox's slot ~~~ NIC ~~~~ NIC ~~~ inbox's slot --> kernel
+//
+// Called by setup.cpp before the proxy starts. Not verified on hardware.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/executor/cuda/proxy.h"
+
+namespace peal::cuda {
+
+enum class GpuDirect : int32_t { Auto, On, Off };  // PEAL_GPU_DIRECT
+
+struct GpuDirectOptions {
+  GpuDirect wish = GpuDirect::Auto;
+  Deadline deadline;
+};
+
+// Collective. nullopt: they lie in host memory, and `why` says the reason. An error on one rank is one on
+// all: what all should have was wanted and cannot be, or the network was lost on trying it.
+Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, Endpoint& network,
+                                             const std::vector<int>& peers, const ProxyOptions& proxy,
+                                             const GpuDirectOptions& options, std::string& why);
+
+}  // namespace peal::cuda
