@@ -10,7 +10,8 @@ medians over the rounds. With R hosts of equal size and N ranks, laid host by ho
     hierarchical_ring   2 (R - 1)/R x S   the same, to the next host only; from three hosts on
     flat ring           2 (N - 1)/N x S   the link between two hosts is one of the ring's N links
 
-so the hierarchy is faster by (N - 1)/N x R/(R - 1), as long as the wire is what takes the time. With
+so the hierarchy is faster by (N - 1)/N x R/(R - 1), as long as the wire is what takes the time. Where ranks are laid one to
+each host in turn (--order robin) hierarchies send the same, and a flat ring goes to another host at each step. With
 uneven hosts the busiest one counts: of s x S of its own it sends S + (R - 2) s S directly, and round the ring less than 2 S.
 """
 import argparse
@@ -29,30 +30,32 @@ ITERATIONS, WARM_UP = 4, 1
 PAYLOAD_SHARE = 1 - 66 / 9014
 
 
-def formula_bytes(algorithm, per_host, size):
+def formula_bytes(algorithm, per_host, size, order):
     hosts_, ranks = len(per_host), sum(per_host)
     if algorithm == "ring":
-        return 2 * (ranks - 1) / ranks * size
+        where = hosts.places(per_host, order)
+        leaving = [where[rank] for rank in range(ranks) if where[rank] != where[(rank + 1) % ranks]]
+        return max(map(leaving.count, where)) * 2 * (ranks - 1) / ranks * size
     if algorithm == "hierarchical":
         return (1 + (hosts_ - 2) * max(per_host) / ranks) * size
     least = min(own + per_host[(host + 1) % hosts_] for host, own in enumerate(per_host))
     return (2 - least / ranks) * size
 
 
-def measure(made, program, per_host, algorithm, size, folder, **environment):
+def measure(made, program, per_host, algorithm, size, folder, order, **environment):
     """Seconds of one call, and bytes that the busiest host sent for it; start and warm-up are taken off by a run with
     fewer calls."""
-    seconds, sent = run(made, program, per_host, algorithm, size, folder, ITERATIONS, **environment)
-    _, less = run(made, program, per_host, algorithm, size, folder, 1, **environment)
+    seconds, sent = run(made, program, per_host, algorithm, size, folder, order, ITERATIONS, **environment)
+    _, less = run(made, program, per_host, algorithm, size, folder, order, 1, **environment)
     return seconds, (sent - less) / (2 * (ITERATIONS - 1))  # out of place and in place
 
 
-def run(made, program, per_host, algorithm, size, folder, iterations, **environment):
+def run(made, program, per_host, algorithm, size, folder, order, iterations, **environment):
     report = os.path.join(folder, "report.json")
     before = [made.sent_bytes(index) for index in range(len(per_host))]
     command = [program, "-b", str(size), "-e", str(size), "-n", str(iterations), "-w", str(WARM_UP), "-c", "0", "-R", "1",
                "-J", report]
-    for one in hosts.run_ranks(made, per_host, command, limit_s=600, PEAL_ALGO=algorithm, **environment):
+    for one in hosts.run_ranks(made, per_host, command, order=order, limit_s=600, PEAL_ALGO=algorithm, **environment):
         if one.returncode != 0:
             sys.exit(one.stderr)
     sent = max(made.sent_bytes(index) - start for index, start in enumerate(before))
@@ -66,6 +69,7 @@ def main():
     parser.add_argument("perf", help="all_reduce_perf")
     parser.add_argument("--rate-mbit", type=int, default=1000)
     parser.add_argument("--ranks", nargs="+", default=["2,2", "4,4"], help="ranks of each host")
+    parser.add_argument("--order", choices=["node", "robin"], default="node", help="how ranks are laid on hosts")
     parser.add_argument("--bytes", type=int, default=16 << 20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--transport", default="auto", help="PEAL_TRANSPORT: auto, tcp, ucx")
@@ -73,7 +77,7 @@ def main():
     program = os.path.abspath(arguments.perf)
     bytes_per_second = arguments.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
     print(f"# all-reduce of {arguments.bytes} bytes, float32 sum, {arguments.rate_mbit} Mbit/s, "
-          f"{arguments.transport}; median of {arguments.rounds}; load {os.getloadavg()[0]:.1f}")
+          f"{arguments.transport}, ranks by {arguments.order}; median of {arguments.rounds}; load {os.getloadavg()[0]:.1f}")
     print(f"{'ranks':>8} {'algorithm':>17} {'time (ms)':>10} {'bound (ms)':>11} {'share':>6} {'sent / formula':>15}")
     with tempfile.TemporaryDirectory() as folder:
         for text in arguments.ranks:
@@ -84,16 +88,17 @@ def main():
                 for _ in range(arguments.rounds):
                     for algorithm in algorithms:
                         found[algorithm].append(measure(made, program, per_host, algorithm, arguments.bytes, folder,
-                                                        PEAL_TRANSPORT=arguments.transport))
+                                                        arguments.order, PEAL_TRANSPORT=arguments.transport))
             times = {}
             for algorithm in algorithms:
                 seconds = times[algorithm] = statistics.median(one[0] for one in found[algorithm])
                 sent = statistics.median(one[1] for one in found[algorithm])
-                formula = formula_bytes(algorithm, per_host, arguments.bytes)
+                formula = formula_bytes(algorithm, per_host, arguments.bytes, arguments.order)
                 bound = formula / bytes_per_second
                 print(f"{text:>8} {algorithm:>17} {seconds * 1e3:>10.1f} {bound * 1e3:>11.1f} {bound / seconds:>6.2f} "
                       f"{sent / formula:>15.3f}")
-            theory = formula_bytes("ring", per_host, 1) / formula_bytes("hierarchical", per_host, 1)
+            theory = (formula_bytes("ring", per_host, 1, arguments.order)
+                      / formula_bytes("hierarchical", per_host, 1, arguments.order))
             print(f"# {text}: the hierarchy is {times['ring'] / times['hierarchical']:.2f} times as fast as the ring; "
                   f"theory {theory:.2f}; load {os.getloadavg()[0]:.1f}")
 
