@@ -213,6 +213,19 @@ TEST(ApiAdamw, RefusesWhatIsNotOfTheDevice) {
   });
 }
 
+// One rank's calls with this state, each with these words in its sentence.
+void expectBothRefuse(const pealAdamw_t& state, const GpuBuffer& from, const GpuBuffer& to, pealComm_t comm,
+                      const GpuStream& stream, const char* words) {
+  const size_t counts[] = {static_cast<size_t>(state.count)};
+  EXPECT_EQ(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()), pealInvalidArgument);
+  EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+      << pealGetLastError(nullptr);
+  EXPECT_EQ(pealReduceAdamwGather(from.data(), to.data(), counts, &state, comm, stream.peal()),
+            pealInvalidArgument);
+  EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
+      << pealGetLastError(nullptr);
+}
+
 // Kernels read it and count in it.
 TEST(ApiAdamw, RefusesAControlBlockThatKernelsDoNotReach) {
   inProcess(smallGpu(), [] {
@@ -221,17 +234,10 @@ TEST(ApiAdamw, RefusesAControlBlockThatKernelsDoNotReach) {
     const GpuBuffer from(0, 32), to(0, 32), elsewhere(1, sizeof(pealAdamwControl_t));
     const GpuStream stream(0);
     const std::vector<pealComm_t> comms = initAll({0});
-    const size_t counts[] = {16};
     pealAdamw_t state = gpu.state();
     const auto expectRefused = [&](void* control, const char* words) {
       state.control = static_cast<pealAdamwControl_t*>(control);
-      EXPECT_EQ(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()), pealInvalidArgument);
-      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
-          << pealGetLastError(nullptr);
-      EXPECT_EQ(pealReduceAdamwGather(from.data(), to.data(), counts, &state, comms[0], stream.peal()),
-                pealInvalidArgument);
-      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
-          << pealGetLastError(nullptr);
+      expectBothRefuse(state, from, to, comms[0], stream, words);
     };
     expectRefused(&host.control, "state->control");
     expectRefused(elsewhere.data(), "memory of device 1");
@@ -249,17 +255,10 @@ TEST(ApiAdamw, RefusesAPlaceForSumsThatKernelsDoNotReach) {
     const GpuBuffer from(0, 32), to(0, 32), sums(0, 32), elsewhere(1, 32);
     const GpuStream stream(0);
     const std::vector<pealComm_t> comms = initAll({0});
-    const size_t counts[] = {16};
     const auto expectRefused = [&](void* reduced, const char* words) {
       pealAdamw_t state = gpu.state();
       state.reduced = reduced;
-      EXPECT_EQ(pealAdamwStep(from.data(), to.data(), &state, 0, stream.peal()), pealInvalidArgument);
-      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
-          << pealGetLastError(nullptr);
-      EXPECT_EQ(pealReduceAdamwGather(from.data(), to.data(), counts, &state, comms[0], stream.peal()),
-                pealInvalidArgument);
-      EXPECT_NE(std::string(pealGetLastError(nullptr)).find(words), std::string::npos)
-          << pealGetLastError(nullptr);
+      expectBothRefuse(state, from, to, comms[0], stream, words);
     };
     std::vector<uint16_t> onHost(16);
     expectRefused(onHost.data(), "state->reduced");

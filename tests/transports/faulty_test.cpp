@@ -68,7 +68,7 @@ std::string workUntilFault(const Rank& self) {
 }
 
 TEST_P(Faulty, ADroppedLinkIsAFaultForAllAndNamesBothEnds) {
-  for (const uint64_t number : {1U, 17U, 64U}) {
+  for (const uint64_t number : {1U, 2U, 17U, 64U}) {
     runRanks(withPlan(RanksAre::Threads, 1, {.dropAtMessage = number}), 3, {}, [&](const Rank& self) {
       const std::string error = workUntilFault(self);
       EXPECT_TRUE(contains(error, "the link from rank 1 to rank")) << error;
