@@ -329,4 +329,21 @@ struct Graph {
   }
 };
 
+// Until the communicator knows of an error.
+inline pealResult_t awaitError(pealComm_t comm) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kFarMs);
+  pealResult_t error = pealSuccess;
+  while (error == pealSuccess && std::chrono::steady_clock::now() < end) {
+    EXPECT_EQ(pealCommGetAsyncError(comm, &error), pealSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return error;
+}
+
+inline void expectWords(const std::string& sentence, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    EXPECT_NE(sentence.find(word), std::string::npos) << "no \"" << word << "\" in: " << sentence;
+  }
+}
+
 }  // namespace peal::test

@@ -187,4 +187,22 @@ inline std::vector<ChildResult> runMemoryRanks(const MemoryTest& test, const Mem
   return results;
 }
 
+// Memory of the current device, until it is freed or this object ends.
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t bytes) { EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() { free(); }
+  void free() {
+    if (data_ != nullptr) {
+      EXPECT_EQ(cudaFree(std::exchange(data_, nullptr)), cudaSuccess);
+    }
+  }
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 }  // namespace peal::test

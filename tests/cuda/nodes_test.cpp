@@ -11,22 +11,6 @@ using std::chrono::steady_clock;
 
 constexpr size_t kCount = 3000;
 
-pealResult_t awaitError(pealComm_t comm) {
-  const auto end = steady_clock::now() + std::chrono::milliseconds(kFarMs);
-  pealResult_t error = pealSuccess;
-  while (error == pealSuccess && steady_clock::now() < end) {
-    EXPECT_EQ(pealCommGetAsyncError(comm, &error), pealSuccess);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return error;
-}
-
-void expectWords(const std::string& sentence, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    EXPECT_NE(sentence.find(word), std::string::npos) << "no \"" << word << "\" in: " << sentence;
-  }
-}
-
 std::vector<std::byte> bytesOf(const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(float));
   std::memcpy(bytes.data(), values.data(), bytes.size());
