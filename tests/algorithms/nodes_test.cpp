@@ -124,6 +124,39 @@ TEST_P(OnNodes, DeadlocksWithFewerSlotsThanStated) {
   }
 }
 
+// On even nodes what crosses nodes goes from a rank to the one with its local rank on another: by rail.
+void expectRails(AlgorithmId algorithm, const Grouping& nodes) {
+  const AlgorithmTraits promised = traitsOf(algorithm, nodes, 1);
+  const Blocks blocks{static_cast<size_t>(nodes.ranks) * 8, nodes.ranks, nullptr};
+  const Operation operation{promised.collective, nodes.ranks, 0, blocks, 4, nodes, 1};
+  const Program program = recordProgram(operation, recordedAlgorithm(algorithm), promised.stages);
+  int crossings = 0;
+  for (int rank = 0; rank < nodes.ranks; ++rank) {
+    for (const Step& step : program.ranks[static_cast<size_t>(rank)]) {
+      for (const int peer : {step.from, step.to}) {
+        if (peer >= 0 && !nodes.sameNode(peer, rank)) {
+          ++crossings;
+          EXPECT_EQ(nodes.local(peer), nodes.local(rank))
+              << promised.name << " of " << nodes.ranks << ", rank " << rank << ": " << text(step);
+        }
+      }
+    }
+  }
+  EXPECT_GT(crossings, 0) << promised.name;
+}
+
+TEST(OnEvenNodes, MessagesBetweenNodesStayOnTheirRail) {
+  for (const AlgorithmId algorithm :
+       {AlgorithmId::HierarchicalAllReduce, AlgorithmId::HierarchicalReduceScatter,
+        AlgorithmId::HierarchicalAllGather, AlgorithmId::HierarchicalRingAllReduce,
+        AlgorithmId::HierarchicalRingReduceScatter, AlgorithmId::HierarchicalRingAllGather}) {
+    for (const std::vector<int>& sizes : {std::vector<int>{2, 2}, {4, 4, 4}, {3, 3, 3, 3, 3}}) {
+      expectRails(algorithm, *Placement(Placement::byNode(sizes)));
+      expectRails(algorithm, *Placement(Placement::roundRobin(sizes)));
+    }
+  }
+}
+
 std::string nameOf(const testing::TestParamInfo<AlgorithmId>& info) { return traitsOf(info.param, 1).name; }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, OnNodes, testing::ValuesIn(kNodeAlgorithms), nameOf);

@@ -21,7 +21,27 @@ namespace {
 
 constexpr std::array<uint8_t, 32> kMeasurersSecret{2, 7, 1, 8};
 
-std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
+// Gives rank 0's numbers to this rank with another last byte: the second thing that ranks exchange here.
+class Misheard final : public Exchange {
+ public:
+  explicit Misheard(Exchange& exchange) : exchange_(exchange) {}
+  int rank() const override { return exchange_.rank(); }
+  int size() const override { return exchange_.size(); }
+  Result<std::vector<std::vector<std::byte>>> allGather(const std::vector<std::byte>& mine) override {
+    Result<std::vector<std::vector<std::byte>>> blobs = exchange_.allGather(mine);
+    if (blobs && ++calls_ == 2) {
+      (*blobs)[0].back() ^= std::byte{1};
+    }
+    return blobs;
+  }
+
+ private:
+  Exchange& exchange_;
+  int calls_ = 0;
+};
+
+// What each rank of these nodes learns. `mishearing` gets the numbers wrong.
+std::vector<Result<LinkTable>> learn(const std::vector<int>& labels, int mishearing = -1) {
   const Placement placement(labels);
   const auto size = static_cast<size_t>(placement->ranks);
   ExchangeBoard board(placement->ranks);
@@ -45,7 +65,9 @@ std::vector<Result<LinkTable>> learn(const std::vector<int>& labels) {
       context.name = "test";
       context.sizeScratch(size);
       std::vector<uint32_t> sent(size), received(size);
-      learnt[static_cast<size_t>(rank)] = agreeOnLinks(exchange, context, sent, received);
+      Misheard misheard(exchange);
+      Exchange& heard = rank == mishearing ? static_cast<Exchange&>(misheard) : exchange;
+      learnt[static_cast<size_t>(rank)] = agreeOnLinks(heard, context, sent, received);
       EXPECT_EQ(context.timeoutMs, 30000);
       EXPECT_EQ(context.stats.bytesSent[pealStatSend], 0u);
       (*endpoint)->farewell(-1, "");
@@ -79,6 +101,22 @@ TEST(Measure, AllRanksUseRankZerosNumbers) {
       EXPECT_GT(learnt[0]->between.usPerByte, 0);
       const bool alone = std::count(labels.begin(), labels.end(), labels[0]) == 1;
       EXPECT_EQ(learnt[0]->inside.latencyUs > 0, !alone);
+    });
+  }
+}
+
+TEST(Measure, ARankWithOtherNumbersIsAnErrorOnAllRanks) {
+  for (const int mishearing : {1, 2}) {
+    inProcess("", [&] {
+      const std::vector<Result<LinkTable>> learnt = learn({0, 0, 1}, mishearing);
+      for (size_t rank = 0; rank < learnt.size(); ++rank) {
+        ASSERT_FALSE(learnt[rank]) << rank;
+        EXPECT_EQ(learnt[rank].error().code, pealInternalError);
+        const int other = static_cast<int>(rank) == mishearing ? 0 : mishearing;
+        EXPECT_EQ(learnt[rank].error().message, "ranks " + std::to_string(rank) + " and " +
+                                                    std::to_string(other) +
+                                                    " would choose algorithms by different link costs.");
+      }
     });
   }
 }

@@ -114,6 +114,20 @@ class Runner {
     context_.sizeScratch(size);
   }
 
+  // What it has posted so far, to ranks of its own node and of others; bytes only of both together:
+  // bytesSent().
+  LinkTraffic posted() const {
+    LinkTraffic sent;
+    for (int peer = 0; peer < nodes_.ranks; ++peer) {
+      if (peer != rank_) {
+        Traffic& to = nodes_.sameNode(peer, rank_) ? sent.inside : sent.between;
+        to.messages += context_.endpoint->link(peer).posted();
+      }
+    }
+    return sent;
+  }
+  size_t bytesSent(int kind) const { return context_.stats.bytesSent[kind]; }
+
   // The array as the rank has it afterwards; element(i) gives element i of its input.
   template <class Input>
   std::vector<std::byte> run(const Case& test, Input&& element) {
@@ -311,6 +325,27 @@ TEST_P(OnPretendedNodes, AnEpilogueChangesEveryElementOnce) {
       }
     });
   }
+}
+
+// What a rank posts to ranks of its own node and to others is what cost.h says, which the checker holds the
+// algorithms' texts to.
+TEST_P(OnPretendedNodes, SendsWhatTheFormulasSay) {
+  constexpr size_t kCount = 401;  // one round
+  runOn(GetParam(), 4, [&](Runner& runner, int rank, int ranks) {
+    const Placement nodes(GetParam());
+    const Blocks blocks{kCount, ranks, nullptr};
+    LinkTraffic expected;
+    for (const auto& [algorithm, id] :
+         {std::pair{Algorithm::Hierarchical, AlgorithmId::HierarchicalAllReduce},
+          std::pair{Algorithm::HierarchicalRing, AlgorithmId::HierarchicalRingAllReduce}}) {
+      expected = expected + trafficOf(id, blocks, *nodes, rank, 0);
+      runner.expectRight({pealStatAllReduce, algorithm, pealFloat32, pealSum, kCount, false, 0, false, 0});
+      const LinkTraffic posted = runner.posted();
+      EXPECT_EQ(posted.inside.messages, expected.inside.messages) << "rank " << rank;
+      EXPECT_EQ(posted.between.messages, expected.between.messages) << "rank " << rank;
+      EXPECT_EQ(runner.bytesSent(pealStatAllReduce), expected.all().elements * sizeof(float)) << rank;
+    }
+  });
 }
 
 // Numbers whose sum depends on the order: the same bits on all ranks, and again.

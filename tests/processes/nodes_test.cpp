@@ -9,6 +9,7 @@
 #include <random>
 
 #include "lib/reduce/reduce.h"
+#include "tests/algorithms/shapes.h"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -145,6 +146,32 @@ INSTANTIATE_TEST_SUITE_P(Nodes, OnNodes,
                          ::testing::Values(Row{{0, 1}, "auto"}, Row{{0, 1, 0, 1}, "hierarchical"},
                                            Row{{0, 0, 0, 1}, "hierarchical"}, Row{{0, 0, 1, 1}, "tree"},
                                            Row{{0, 1, 1, 2}, "hierarchical_ring"}));
+
+// What each rank sends is what the formulas of cost.h say, to the byte: those that the checker holds
+// algorithms to, inside a node and between nodes apart.
+TEST(OnNodesCounted, BytesEqualTheFormulas) {
+  constexpr size_t kCount = 20011;
+  for (const Row& row : {Row{{0, 0, 1, 1}, "hierarchical"}, Row{{0, 0, 0, 1}, "hierarchical"},
+                         Row{{0, 0, 0, 1}, "hierarchical_ring"}, Row{{0, 0, 1, 2, 2}, "hierarchical_ring"}}) {
+    SCOPED_TRACE(row.algorithm);
+    runOnNodes(row, [&](pealComm_t comm, int rank) {
+      const AlgorithmId algorithm = std::strcmp(row.algorithm, "hierarchical") == 0
+                                        ? AlgorithmId::HierarchicalAllReduce
+                                        : AlgorithmId::HierarchicalRingAllReduce;
+      const Placement nodes(row.nodeOf);
+      const Blocks blocks{kCount, nodes->ranks, nullptr};
+      const LinkTraffic sent = trafficOf(algorithm, blocks, *nodes, rank, 0);
+      std::vector<float> data(kCount, 1);
+      pealCommStats_t before{}, after{};
+      PEAL_EXPECT_OK(pealCommGetStats(comm, &before));
+      PEAL_EXPECT_OK(pealAllReduce(data.data(), data.data(), kCount, pealFloat32, pealSum, comm, nullptr));
+      PEAL_EXPECT_OK(pealCommGetStats(comm, &after));
+      EXPECT_EQ(after.bytesSent[pealStatAllReduce] - before.bytesSent[pealStatAllReduce],
+                (sent.inside.elements + sent.between.elements) * sizeof(float))
+          << "rank " << rank;
+    });
+  }
+}
 
 // Every rank on a node of its own, over a network that wants several messages at a time: chunks of a slot
 // and more, which both ends must cut alike whatever the algorithm.
