@@ -200,6 +200,20 @@ TEST(Nodes, WithoutANetworkTheErrorSaysWhatWasTried) {
   }
 }
 
+TEST(Nodes, WithoutANetworkTheErrorNamesTheInterfaceThatWasTried) {
+  for (const std::string& text : refusals(2, [](int rank) {
+         setNode({0, 1}, rank);
+         setenv("PEAL_TRANSPORT", "ucx", 1);
+         setenv("UCX_NET_DEVICES", "none0", 1);
+       })) {
+    if (mentions(text, "built without UCX") || mentions(text, "cannot be opened")) {
+      GTEST_SKIP() << text;
+    }
+    EXPECT_TRUE(mentions(text, "ucx: on ranks 0 and 1: ")) << text;
+    EXPECT_TRUE(mentions(text, " over none0 failed")) << text;
+  }
+}
+
 TEST(Nodes, ThePatternOfInterfacesListsWhatThereIs) {
   for (const std::string& text : refusals(2, [](int rank) {
          setNode({0, 1}, rank);

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "transports/ucx/settings.h"
 
@@ -86,7 +87,7 @@ Result<void> Worker::makeContext(const FabricOptions& options, const UcxOptions&
   }
   const auto release = [this](ucp_config_t* read) { table().configRelease(read); };
   const std::unique_ptr<ucp_config_t, decltype(release)> owned(config, release);
-  std::string devices = "all devices";
+  std::string devices = foreignVariable("UCX_NET_DEVICES").value_or("all devices");
   for (const Setting& setting : settingsFor(options, ucxOptions)) {
     const ucs_status_t status =
         table().configModify(config, nameFor(library_, setting.name).c_str(), setting.value.c_str());
