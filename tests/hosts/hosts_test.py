@@ -132,6 +132,15 @@ class Launchers(HostsTest):
                           "-n", "4", "-genv", "MASTER_ADDR", "host0", "-genv", "MASTER_PORT", "29500",
                           bench("all_reduce"), *self.COMMAND)
 
+    def test_plain_variables_over_ssh(self):
+        # The README's line: a shell that starts each rank on its host.
+        command = " ".join([bench("all_reduce"), *self.COMMAND])
+        line = ("for r in 0 1; do SHELL host$r PEAL_RANK=$r PEAL_SIZE=2 PEAL_ROOT=host0:29400 " + command + " & done; wait")
+        out = self.launched("sh", "-c", line)
+        self.assertRegex(out, r"Out of bounds values : 0 OK")
+        self.assertRegex(out, r"on +host0 ")
+        self.assertRegex(out, r"on +host1 ")
+
     def check_variables(self, of_rank):
         where = [0, 0, 1, 1]
         with Hosts(2) as made:
@@ -172,6 +181,23 @@ class Launchers(HostsTest):
             "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4",
             "SLURM_LOCALID": str(local), "SLURM_NODEID": str(host), "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
             "SLURM_STEP_NODELIST": "host[0-1]"})
+
+
+class Containers(HostsTest):
+    def test_ranks_in_other_namespaces_of_a_host_share_memory(self):
+        # As a container that keeps the host's network: its processes see neither rank 0's ids nor its mounts.
+        container = "unshare --pid --uts --ipc --mount --fork --kill-child --"
+        isolated = ["sh", "-c", f'[ $PEAL_RANK = 0 ] && exec "$@"; exec {container} '
+                                'sh -c \'hostname elsewhere; exec "$@"\' sh "$@"', "sh"]
+        with Hosts(1) as made:
+            for registered in ("0", "1"):
+                with self.subTest(registered=registered):
+                    done = run_ranks(made, (2,), [*isolated, bench("all_reduce"), "-b", "8", "-e", "2M", "-f", "64", "-n", "2",
+                                                  "-R", registered], PEAL_LOG="info")
+                    self.assert_right(done)
+                    self.assertRegex(done[0].stdout, r"on +host0 ")
+                    self.assertRegex(done[0].stdout, r"on +elsewhere ")
+                    self.assertRegex(done[0].stderr, r"shared memory with 1 peers, 0 of them in this process")
 
 
 class Traffic(HostsTest):
