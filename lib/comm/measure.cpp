@@ -228,6 +228,7 @@ Result<void> compareHashes(Exchange& exchange, const LinkTable& links) {
 
 Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::vector<uint32_t>& sendSequence,
                                std::vector<uint32_t>& recvSequence) {
+  const auto start = Clock::now();
   const std::string& path = configuration()->text(Knob::TunerFile);
   std::vector<std::byte> mine = packed(Report{}, "");
   if (context.rank == 0 && !path.empty()) {
@@ -246,11 +247,8 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
     const Result<LinkTable> measured = measureLinks(context, meter);
     context.timeoutMs = timeoutMs;
     context.stats = {};  // not the application's
-    if (measured && context.rank == 0) {
-      log(LogLevel::Info, fmt::format("{}: measured links:\n{}", context.name, formatLinks(*measured)));
-      if (!path.empty()) {
-        writeLinksFile(path, *measured);
-      }
+    if (measured && context.rank == 0 && !path.empty()) {
+      writeLinksFile(path, *measured);
     }
     report = exchanged(exchange, packed(measured));
   }
@@ -258,6 +256,10 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
     return report.error();
   }
   PEAL_TRY(compareHashes(exchange, report->links));
+  if (context.rank == 0) {
+    log(LogLevel::Info, fmt::format("{}: all ranks have the costs of links after {:.1f} ms:\n{}",
+                                    context.name, sinceUs(start) / 1000, formatLinks(report->links)));
+  }
   return report->links;
 }
 
