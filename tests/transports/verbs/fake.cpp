@@ -590,6 +590,7 @@ ibv_qp* FakeVerbs::createQp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
   qp->cap = attributes->cap;
   world_.qps_[qp->qp_num] = qp;
   ++world_.alive_;
+  ++queuePairs;
   return qp;
 }
 int FakeVerbs::modifyQp(ibv_qp* raw, ibv_qp_attr* attributes, int mask) {

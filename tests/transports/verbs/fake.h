@@ -169,6 +169,7 @@ class FakeVerbs final : public verbs::Library {
   size_t registrations = 0;  // calls of regMr and regDmabufMr that succeeded
   size_t dmabufs = 0;        // of these, calls of regDmabufMr
   size_t completionQueues = 0;
+  size_t queuePairs = 0;
 
  private:
   struct Context;
