@@ -22,8 +22,8 @@
 // nearest. The same on every run, not rank order. In place (in == out) each is legal.
 //
 // Thakur, Rabenseifner, Gropp, IJHPCA 2005 (recursive doubling, binomial trees). A double binary tree
-// (Sanders, Speck, Träff 2009) halves the bytes at the cost of steps; the sizes at which it would win belong
-// to hierarchical.h here, which moves fewer still.
+// (Sanders, Speck, Träff 2009) sends 2 S in twice the steps. By the model it would win by a quarter at most,
+// on many nodes and between the sizes of doubling and of hierarchical.h: docs/ALGORITHMS.md has numbers.
 #pragma once
 #include "algorithms/hierarchical.h"
 
