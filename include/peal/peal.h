@@ -365,6 +365,23 @@ PEAL_API pealResult_t pealSend(const void* sendbuff, size_t count, pealDataType_
 PEAL_API pealResult_t pealRecv(void* recvbuff, size_t count, pealDataType_t datatype, int peer,
                                pealComm_t comm, pealStream_t stream);
 
+/* Exchanges of count elements between pairs of ranks; made of sends and receives, which is what
+ * pealCommGetStats counts them as. Every rank gives the same count and type. Inside a group they progress
+ * with its other sends and receives. */
+
+/* Rank r's recvbuff block s = rank s's sendbuff block r, of count elements each. Both: N * count elements.
+ * Not in place. */
+PEAL_API pealResult_t pealAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                                   pealDataType_t datatype, pealComm_t comm, pealStream_t stream);
+/* Root's recvbuff block r = rank r's sendbuff. recvbuff: N * count elements on root; elsewhere it is not
+ * touched and may be NULL. In place: root's sendbuff == recvbuff + root * count. */
+PEAL_API pealResult_t pealGather(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
+                                 int root, pealComm_t comm, pealStream_t stream);
+/* Rank r's recvbuff = root's sendbuff block r. sendbuff: N * count elements on root; elsewhere it is not read
+ * and may be NULL. In place: root's recvbuff == sendbuff + root * count. */
+PEAL_API pealResult_t pealScatter(const void* sendbuff, void* recvbuff, size_t count, pealDataType_t datatype,
+                                  int root, pealComm_t comm, pealStream_t stream);
+
 /* peal only. Returns (the stream passes) when all ranks have called it. */
 PEAL_API pealResult_t pealBarrier(pealComm_t comm, pealStream_t stream);
 

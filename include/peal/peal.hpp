@@ -486,6 +486,38 @@ class Communicator {
                    on.handle()));
   }
 
+  // to's block s = rank s's block r of from, r this rank. Equal sizes, a multiple of n. Not in place.
+  template <Input From, Output To>
+  requires SameElements<From, To>
+  void allToAll(From&& from, To&& to, On on = {}) {
+    const size_t share = std::ranges::size(from) / static_cast<size_t>(size());
+    needSize("allToAll", "input", std::ranges::size(from), timesRanks(share));
+    needSize("allToAll", "output", std::ranges::size(to), timesRanks(share));
+    check(pealAlltoAll(std::ranges::data(from), std::ranges::data(to), share, typeOf<To>(), handle(),
+                       on.handle()));
+  }
+  // The root's block r of `to` = rank r's from. to: n * size(from) elements on the root; elsewhere it may be
+  // empty.
+  template <Input From, Output To>
+  requires SameElements<From, To>
+  void gather(From&& from, To&& to, int root, On on = {}) {
+    if (rank() == root) {
+      needSize("gather", "output", std::ranges::size(to), timesRanks(std::ranges::size(from)));
+    }
+    check(pealGather(std::ranges::data(from), std::ranges::data(to), std::ranges::size(from), typeOf<To>(),
+                     root, handle(), on.handle()));
+  }
+  // to = the root's block r of from. from: n * size(to) elements on the root; elsewhere it may be empty.
+  template <Input From, Output To>
+  requires SameElements<From, To>
+  void scatter(From&& from, To&& to, int root, On on = {}) {
+    if (rank() == root) {
+      needSize("scatter", "input", std::ranges::size(from), timesRanks(std::ranges::size(to)));
+    }
+    check(pealScatter(std::ranges::data(from), std::ranges::data(to), std::ranges::size(to), typeOf<To>(),
+                      root, handle(), on.handle()));
+  }
+
   // Returns (the stream passes) when all ranks have called it.
   void barrier(On on = {}) { check(pealBarrier(handle(), on.handle())); }
 

@@ -22,14 +22,16 @@ BUS_FACTOR = {
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1,
     "reduce": lambda n: 1,
     "sendrecv": lambda n: 1,
 }
 IN_PLACE = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"}
-ROOTED = {"broadcast", "reduce"}
+ROOTED = {"broadcast", "gather", "reduce", "scatter"}
 REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
-SHARED_OUT = {"reduce_scatter", "all_gather", "alltoall"}  # a rank's share is rounded down to 16 bytes
+SHARED_OUT = {"reduce_scatter", "all_gather", "alltoall", "gather", "scatter"}  # a rank's share is rounded down to 16 bytes
 
 
 def clean_environment(**more):
@@ -136,8 +138,8 @@ class Results(BenchTest):
         output = self.measure("broadcast", "--ranks", "3", "-b", "777", "-e", "777", "-n", "1", "-d", "all", "-r", "all")
         self.assert_right(output)
         self.assertEqual(len({(row.type, row.root) for row in output.rows}), 12 * 3)
-        for name in ("all_gather", "sendrecv", "alltoall"):
-            self.assert_right(self.measure(name, "--ranks", "3", "-b", "777", "-e", "777", "-n", "1", "-d", "all"))
+        for name in ("all_gather", "sendrecv", "alltoall", "gather", "scatter"):
+            self.assert_right(self.measure(name, "--ranks", "3", "-b", "777", "-e", "777", "-n", "1", "-d", "all", "-r", "all"))
 
     def test_odd_sizes_and_none(self):
         for name in BUS_FACTOR:

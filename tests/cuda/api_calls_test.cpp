@@ -90,6 +90,36 @@ TEST(ApiCalls, SendsAndReceivesOfAGroupProgressTogether) {
   });
 }
 
+TEST(ApiCalls, ExchangesAreSendsAndReceives) {
+  inProcess(smallGpu(), [] {
+    constexpr int kRanks = 3;
+    const std::vector<int> devices{0, 1, 0};
+    const std::vector<pealComm_t> comms = initAll(devices);
+    onThreads(kRanks, [&](int rank) {
+      const auto index = static_cast<size_t>(rank);
+      const GpuStream stream(devices[index]);
+      const pealComm_t comm = comms[index];
+      const GpuBuffer own = filled(devices[index], kCount, static_cast<float>(rank));
+      const GpuBuffer whole = filled(devices[index], kRanks * kCount, -1),
+                      all = filled(devices[index], kRanks * kCount, -1);
+      PEAL_EXPECT_OK(pealGather(own.data(), whole.data(), kCount, pealFloat32, 1, comm, stream.peal()));
+      PEAL_EXPECT_OK(pealBcast(whole.data(), kRanks * kCount, pealFloat32, 1, comm, stream.peal()));
+      PEAL_EXPECT_OK(pealAlltoAll(whole.data(), all.data(), kCount, pealFloat32, comm, stream.peal()));
+      PEAL_EXPECT_OK(pealScatter(all.data(), own.data(), kCount, pealFloat32, 2, comm, stream.peal()));
+      stream.synchronize();
+      std::vector<float> due;
+      for (int from = 0; from < kRanks; ++from) {
+        due.insert(due.end(), kCount, static_cast<float>(from));
+      }
+      EXPECT_EQ(floatsOf(whole), due);
+      EXPECT_EQ(floatsOf(all), std::vector<float>(kRanks * kCount, static_cast<float>(rank)))
+          << "block of each rank";
+      EXPECT_EQ(floatsOf(own), std::vector<float>(kCount, 2.0F));
+    });
+    destroyAll(comms);
+  });
+}
+
 TEST(ApiCalls, PreMultipliedSumsTakeScalarsOfHostAndDevice) {
   inProcess(smallGpu(), [] {
     const std::vector<int> devices{0, 1};

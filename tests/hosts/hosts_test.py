@@ -25,7 +25,8 @@ CKPT = ""
 TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "train", "us-constitution.txt")
 LIMIT_S = 100
 
-COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv"]
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "gather", "scatter",
+               "sendrecv"]
 LAYOUTS = [(1, 1), (2, 2), (2, 2, 2), (3, 3), (3, 1)]
 
 SKIPPED = 77  # the exit status that CMakeLists.txt names

@@ -35,6 +35,10 @@ TEST_F(OneRank, NullPointersAreNamed) {
                  "recvbuff");
   EXPECT_REFUSED(pealAllReduce(a_, b_, 8, pealFloat32, pealSum, nullptr, nullptr), pealInvalidArgument,
                  "communicator");
+  EXPECT_REFUSED(pealAlltoAll(a_, b_, 8, pealFloat32, nullptr, nullptr), pealInvalidArgument, "communicator");
+  EXPECT_REFUSED(pealGather(a_, nullptr, 8, pealFloat32, 0, comm_, nullptr), pealInvalidArgument, "recvbuff");
+  EXPECT_REFUSED(pealScatter(nullptr, b_, 8, pealFloat32, 0, comm_, nullptr), pealInvalidArgument,
+                 "sendbuff");
   EXPECT_REFUSED(pealReduceScatterV(a_, b_, nullptr, pealFloat32, pealSum, comm_, nullptr),
                  pealInvalidArgument, "counts");
   EXPECT_REFUSED(pealCommCount(comm_, nullptr), pealInvalidArgument, "count");
@@ -62,6 +66,10 @@ TEST_F(OneRank, BadEnumsAreNamedWithTheirRange) {
   EXPECT_REFUSED(pealBroadcast(a_, b_, 8, pealFloat32, 1, comm_, nullptr), pealInvalidArgument, "root is 1");
   EXPECT_REFUSED(pealReduce(a_, b_, 8, pealFloat32, pealSum, -1, comm_, nullptr), pealInvalidArgument,
                  "root is -1");
+  EXPECT_REFUSED(pealGather(a_, b_, 8, pealFloat32, 1, comm_, nullptr), pealInvalidArgument, "root is 1");
+  EXPECT_REFUSED(pealScatter(a_, b_, 8, pealFloat32, -1, comm_, nullptr), pealInvalidArgument, "root is -1");
+  EXPECT_REFUSED(pealAlltoAll(a_, b_, 8, static_cast<pealDataType_t>(13), comm_, nullptr),
+                 pealInvalidArgument, "datatype is 13");
   EXPECT_REFUSED(pealSend(a_, 8, pealFloat32, 3, comm_, nullptr), pealInvalidArgument, "peer is 3");
   EXPECT_REFUSED(pealSend(a_, 8, pealFloat32, 0, comm_, nullptr), pealInvalidArgument, "group");
 }
@@ -71,12 +79,17 @@ TEST_F(OneRank, OverlapThatIsNotInPlaceIsRefused) {
                  "overlap");
   EXPECT_REFUSED(pealBroadcast(a_ + 2, a_, 4, pealFloat32, 0, comm_, nullptr), pealInvalidArgument,
                  "overlap");
+  EXPECT_REFUSED(pealAlltoAll(a_, a_, 4, pealFloat32, comm_, nullptr), pealInvalidArgument, "overlap");
+  EXPECT_REFUSED(pealGather(a_ + 1, a_, 4, pealFloat32, 0, comm_, nullptr), pealInvalidArgument, "overlap");
+  EXPECT_REFUSED(pealScatter(a_, a_ + 1, 4, pealFloat32, 0, comm_, nullptr), pealInvalidArgument, "overlap");
 }
 
 TEST_F(OneRank, CountsBeyondTheAddressSpaceAreRefused) {
   EXPECT_REFUSED(pealAllReduce(a_, b_, SIZE_MAX, pealFloat32, pealSum, comm_, nullptr), pealInvalidArgument,
                  "address space");
   EXPECT_REFUSED(pealAllGather(a_, b_, SIZE_MAX / 2, pealFloat32, comm_, nullptr), pealInvalidArgument,
+                 "address space");
+  EXPECT_REFUSED(pealAlltoAll(a_, b_, SIZE_MAX / 8, pealFloat32, comm_, nullptr), pealInvalidArgument,
                  "address space");
 }
 
