@@ -24,7 +24,7 @@ import report  # noqa: E402
 sys.path.insert(0, os.path.join(contenders.ROOT, "tools", "hosts"))
 import hosts  # noqa: E402 (found by the line above)
 
-SIZES = [8, 1 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20]
+SIZES = [8, 1 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20]
 BATCH_S = 0.05
 OPEN_MPI_FLAGS = {"tcp": ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"],
                   "ucx": ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]}
