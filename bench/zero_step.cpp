@@ -13,6 +13,10 @@
 // so (22 + 6 N) P; the stream is a[i] = b[i] + s c[i], 12 bytes an element, over arrays of fp32. Between
 // hosts the bound says nothing of the wire: there fused / all-reduce counts.
 //
+// (f) what the engine makes of it, peal::zero::Engine at stage 1 with one bucket, from the gradient's
+// readiness until the weights can be read: a step that was announced, and so fused, beside one that was not
+// ("eng fus/sep"). It counts squares for the norm, too, and its ranks agree by one small all-reduce more.
+//
 // (e) the update of (b) alone. A fused step does what an all-reduce does and an update, so their sum over
 // (b), "parts", is what it can reach where a core does one thing after the other.
 #include <fmt/format.h>
@@ -29,6 +33,7 @@
 #include <vector>
 
 #include "peal/adamw.h"
+#include "peal/zero.hpp"
 #include "tools/common/arguments.h"
 #include "tools/common/error.h"
 #include "tools/common/ranks.h"
@@ -81,6 +86,59 @@ struct StateOfShard {
   pealAdamwControl_t control{0, 1e-3, 1.0 / 64, 0, 0};
 };
 
+// A step of the engine on one bucket of bf16 gradients.
+class EngineStep {
+ public:
+  enum class Announced { No, Yes };
+  EngineStep(pealComm_t comm, size_t parameters, Announced announced)
+      : engine_(comm, options(parameters)), parameters_(parameters), announced_(announced) {
+    const std::vector<float> initial(parameters, 0.5f);  // read by seal
+    engine_.setInitial(engine_.addParameter("weights", parameters, 0, pealZeroNoDecay), initial.data());
+    engine_.seal();
+    readWeights();
+  }
+  void prepare(const uint16_t* gradients) {
+    if (announced_ == Announced::Yes) {
+      engine_.expectStep(1e-3, 64);
+    }
+    engine_.enter(0, pealZeroBackward);
+    std::copy_n(gradients, parameters_, engine_.gradient(0));
+  }
+  void run() {
+    engine_.gradientReady(0);
+    engine_.leave(0, pealZeroBackward);
+    engine_.endMicroBatch();
+    engine_.step(1e-3, 64);
+    readWeights();
+  }
+  bool fuses() const { return engine_.fusedStatus().fusedBuckets == 1; }
+  bool hasTheWeightsOf(EngineStep& other) {
+    engine_.enter(0, pealZeroForward);
+    other.engine_.enter(0, pealZeroForward);
+    const uint16_t* const weights = engine_.weights(0);
+    const bool same = std::equal(weights, weights + parameters_, other.engine_.weights(0));
+    engine_.leave(0, pealZeroForward);
+    other.engine_.leave(0, pealZeroForward);
+    return same;
+  }
+
+ private:
+  static pealZeroOptions_t options(size_t parameters) {
+    pealZeroOptions_t options = peal::zero::defaultOptions();
+    options.stage = 1;
+    options.skipNonFinite = 0;
+    options.bucketBytes = 2 * parameters;
+    return options;
+  }
+  void readWeights() {
+    engine_.enter(0, pealZeroForward);
+    engine_.leave(0, pealZeroForward);
+  }
+  peal::zero::Engine engine_;
+  const size_t parameters_;
+  const Announced announced_;
+};
+
 using Seconds = std::chrono::duration<double>;
 
 class ZeroStepBench {
@@ -94,10 +152,10 @@ class ZeroStepBench {
           "# zero_step: {} ranks, {} buffers, median of {} in alternation; times in ms\n"
           "# bound: (22 + 6 N) P bytes, P parameters, over the stream's bandwidth of all ranks together\n"
           "# parts: update and allreduce, which a fused step must do, over separate\n"
-          "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>7} {:>7} {:>9} {:>8}\n",
+          "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>7} {:>7} {:>9} {:>8} {:>9} {:>9} {:>11}\n",
           context_.size, options_.unregistered ? "unregistered" : "registered", options_.iterations,
           "bf16 MiB", "fused", "separate", "update", "allreduce", "bound", "stream GB/s", "fus/sep", "parts",
-          "fus/bound", "fus/allr");
+          "fus/bound", "fus/allr", "eng fused", "eng sep", "eng fus/sep");
     }
     for (const size_t mebibytes : options_.mebibytes) {
       runSize(mebibytes);
@@ -148,7 +206,9 @@ class ZeroStepBench {
     const pealAdamw_t fusedState = fused.view(), separateState = separate.view();
     uint16_t* block = other.data() + even * own;
     double update = 0;  // of the last separate step
-    const std::array<std::function<void()>, 4> bodies{
+    EngineStep engineFused(context_.comm, parameters, EngineStep::Announced::Yes);
+    EngineStep engineSeparate(context_.comm, parameters, EngineStep::Announced::No);
+    const std::array<std::function<void()>, 6> bodies{
         [&] {
           check(pealReduceAdamwGather(gradients.data(), weights.data(), counts.data(), &fusedState,
                                       context_.comm, nullptr),
@@ -174,9 +234,14 @@ class ZeroStepBench {
             a[i] = b[i] + 0.5f * c[i];
           }
           sink_ = sink_ + a[streamed / 2];
-        }};
-    std::array<std::vector<double>, 5> times;
+        },
+        [&] { engineFused.run(); },
+        [&] { engineSeparate.run(); }};
+    constexpr size_t kUpdate = bodies.size();
+    std::array<std::vector<double>, kUpdate + 1> times;
     for (int round = -options_.warmUp; round < options_.iterations; ++round) {
+      engineFused.prepare(gradients.data());
+      engineSeparate.prepare(gradients.data());
       for (size_t kind = 0; kind < bodies.size(); ++kind) {
         const double seconds = timed(bodies[kind]);
         if (round >= 0) {
@@ -184,14 +249,20 @@ class ZeroStepBench {
         }
       }
       if (round >= 0) {
-        times[4].push_back(slowest(update));
+        times[kUpdate].push_back(slowest(update));
       }
     }
     if (!std::equal(weights.data(), weights.data() + parameters, other.data())) {
       throw ToolError(fmt::format("rank {}: the fused step's weights are not the separate path's at {} MiB",
                                   context_.rank, mebibytes));
     }
-    std::array<double, 5> median{};
+    if (!engineFused.fuses() || !engineFused.hasTheWeightsOf(engineSeparate)) {
+      throw ToolError(
+          fmt::format("rank {}: the engine's announced step is not fused, or its weights are not "
+                      "those of two phases at {} MiB",
+                      context_.rank, mebibytes));
+    }
+    std::array<double, kUpdate + 1> median{};
     for (size_t kind = 0; kind < times.size(); ++kind) {
       std::vector<double>& all = times[kind];
       std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 2), all.end());
@@ -203,17 +274,19 @@ class ZeroStepBench {
     if (context_.rank == 0) {
       fmt::print(
           "{:>9} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>11.2f} {:>7.3f} {:>7.3f} {:>9.3f} "
-          "{:>8.3f}\n",
-          mebibytes, median[0] * 1e3, median[1] * 1e3, median[4] * 1e3, median[2] * 1e3, bound * 1e3,
-          stream / 1e9, median[0] / median[1], (median[4] + median[2]) / median[1], median[0] / bound,
-          median[0] / median[2]);
+          "{:>8.3f} {:>9.3f} {:>9.3f} {:>11.3f}\n",
+          mebibytes, median[0] * 1e3, median[1] * 1e3, median[kUpdate] * 1e3, median[2] * 1e3, bound * 1e3,
+          stream / 1e9, median[0] / median[1], (median[kUpdate] + median[2]) / median[1], median[0] / bound,
+          median[0] / median[2], median[4] * 1e3, median[5] * 1e3, median[4] / median[5]);
       report_["results"].push_back({{"bytes", parameters * 2},
                                     {"ranks", context_.size},
                                     {"fusedMs", median[0] * 1e3},
                                     {"separateMs", median[1] * 1e3},
-                                    {"updateMs", median[4] * 1e3},
+                                    {"updateMs", median[kUpdate] * 1e3},
                                     {"allReduceMs", median[2] * 1e3},
                                     {"boundMs", bound * 1e3},
+                                    {"engineFusedMs", median[4] * 1e3},
+                                    {"engineSeparateMs", median[5] * 1e3},
                                     {"streamBytesPerSecond", stream}});
     }
   }

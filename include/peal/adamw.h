@@ -83,10 +83,11 @@ PEAL_API pealResult_t pealReduceAdamwGather(const void* gradients, void* weights
                                             const pealAdamw_t* state, pealComm_t comm, pealStream_t stream);
 
 /* Turns the sums of elements [first, first + count) of this rank's block into what all ranks get in their
- * place. sums: for the call's use, it may write there; results: where to write, with what the caller had
- * there. Called piece by piece, once for every element and in their order, on the thread that runs the
- * operation (a stream's, or the caller's); it must not call this library. */
-typedef void (*pealApply_t)(void* user, void* sums, void* results, size_t first, size_t count);
+ * place: values has the sums, in memory of the library, and is overwritten with the results. What the caller
+ * had in its own place for them is still there. Called piece by piece, once for every element and in their
+ * order, on the thread that runs the operation (a stream's, or the caller's); it must not call this library.
+ */
+typedef void (*pealApply_t)(void* user, void* values, size_t first, size_t count);
 
 /* The same as one collective for any optimizer that works on each element by itself, on host memory:
  * reduce-scatter (sum), apply on this rank's block, all-gather of what it wrote. counts: elements of each

@@ -103,7 +103,6 @@ class HostStep final : public HostEpilogue {
       : state_(state), shardStart_(shardStart), whole_{state.count, 0} {}
 
   uint8_t digestOp() const override { return Digest::kAdamw; }
-  bool readsOut() const override { return false; }
   bool begin() override {
     const pealAdamwControl_t& control = *state_.control;
     skips_ = control.nonFinite != 0;
@@ -113,12 +112,13 @@ class HostStep final : public HostEpilogue {
                             control.gradientScale);
     return !skips_;
   }
-  void apply(std::byte* sum, std::byte* out, Chunk c) override {
+  void apply(std::byte* values, Chunk c) override {
+    auto* const elements = reinterpret_cast<uint16_t*>(values);
     const uint64_t first = c.offset - shardStart_;
     if (state_.reduced != nullptr) {
-      std::memcpy(static_cast<uint16_t*>(state_.reduced) + first, sum, c.count * sizeof(uint16_t));
+      std::memcpy(static_cast<uint16_t*>(state_.reduced) + first, values, c.count * sizeof(uint16_t));
     }
-    update(reinterpret_cast<const uint16_t*>(sum), reinterpret_cast<uint16_t*>(out), first, c.count);
+    update(elements, elements, first, c.count);
   }
   // Elements [first, first + count) of the shard; gradient and weight are the first one's.
   void update(const uint16_t* gradient, uint16_t* weight, uint64_t first, uint64_t count) {
@@ -247,10 +247,9 @@ class CallersEpilogue final : public HostEpilogue {
   CallersEpilogue(pealApply_t function, void* user, size_t shardStart)
       : function_(function), user_(user), shardStart_(shardStart) {}
   uint8_t digestOp() const override { return Digest::kApply; }
-  bool readsOut() const override { return true; }
   bool begin() override { return true; }
-  void apply(std::byte* sum, std::byte* out, Chunk c) override {
-    function_(user_, sum, out, c.offset - shardStart_, c.count);
+  void apply(std::byte* values, Chunk c) override {
+    function_(user_, values, c.offset - shardStart_, c.count);
   }
   void end() {}
 

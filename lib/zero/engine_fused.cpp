@@ -264,17 +264,23 @@ Result<void> FusedStep::beginUpdate() {
 
 // On the stream's thread: a piece of this rank's block. Where micro-batches are added up after their
 // reduction this is the last one's.
-void FusedStep::apply(void* argument, void* reduced, void* weights, size_t first, size_t count) {
+void FusedStep::apply(void* argument, void* values, size_t first, size_t count) {
   const auto& part = *static_cast<const Part*>(argument);
   FusedStep& step = *part.step;
-  const Elements gradient{reduced, Precision::Bf16};
+  const Elements gradient{values, Precision::Bf16};
   if (part.sums != nullptr) {
     finishSums(gradient, part.sums + first, count);
   }
   step.squares_.add(gradient.bf16(), count);
+  // Weights from masters take the gradients' place; where they are read, or stay, it is theirs.
+  const bool isFromMaster = step.agreed_ && step.model_->options.master == pealZeroMasterFp32;
+  const Elements weights = isFromMaster ? gradient : step.weights_->owned(part.bucket).at(first);
   if (step.agreed_) {
     // On host memory it only computes.
-    (void)step.optimizer_->updatePiece(part.bucket, first, count, gradient, {weights, Precision::Bf16});
+    (void)step.optimizer_->updatePiece(part.bucket, first, count, gradient, weights);
+  }
+  if (!isFromMaster) {
+    std::copy_n(weights.bf16(), count, gradient.bf16());
   }
 }
 

@@ -93,7 +93,7 @@ class FusedStep {
   bool isOneCall(size_t bucket) const;
   Result<void> begin();
   Result<void> beginUpdate();
-  static void apply(void* part, void* sums, void* weights, size_t first, size_t count);
+  static void apply(void* part, void* values, size_t first, size_t count);
 
   const Model* model_ = nullptr;
   Collectives* collectives_ = nullptr;

@@ -87,11 +87,10 @@ class Memory {
 class Doubling final : public HostEpilogue {
  public:
   uint8_t digestOp() const override { return Digest::kApply; }
-  bool readsOut() const override { return false; }
   bool begin() override { return true; }
-  void apply(std::byte* sum, std::byte* out, Chunk c) override {
+  void apply(std::byte* values, Chunk c) override {
     for (size_t i = 0; i < c.count; ++i) {
-      fromFloat(pealBfloat16, 2 * toFloat(pealBfloat16, sum + 2 * i), out + 2 * i);
+      fromFloat(pealBfloat16, 2 * toFloat(pealBfloat16, values + 2 * i), values + 2 * i);
     }
     elements += c.count;
   }

@@ -84,9 +84,9 @@ void expectFusedStepRight(pealComm_t comm, int rank, int size) {
   std::iota(data.begin(), data.end(), rank);
   std::vector<size_t> counts(static_cast<size_t>(size), kMost / static_cast<size_t>(size));
   counts.back() += kMost % static_cast<size_t>(size);
-  const auto negate = [](void* /*user*/, void* sums, void* to, size_t /*first*/, size_t count) {
-    std::transform(static_cast<int32_t*>(sums), static_cast<int32_t*>(sums) + count,
-                   static_cast<int32_t*>(to), std::negate<>());
+  const auto negate = [](void* /*user*/, void* values, size_t /*first*/, size_t count) {
+    std::transform(static_cast<int32_t*>(values), static_cast<int32_t*>(values) + count,
+                   static_cast<int32_t*>(values), std::negate<>());
   };
   std::vector<int32_t> results(kMost);
   PEAL_ASSERT_OK(pealReduceApplyGather(data.data(), results.data(), counts.data(), pealInt32, negate, nullptr,

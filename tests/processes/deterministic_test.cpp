@@ -106,9 +106,9 @@ TEST(FusedStep, GoesInPlaceIfAllRanksCan) {
         inputs[i] = static_cast<int32_t>(i) * (rank + 1);
         results[i] = 7;
       }
-      const auto negate = [](void* /*user*/, void* sums, void* to, size_t /*first*/, size_t count) {
-        std::transform(static_cast<int32_t*>(sums), static_cast<int32_t*>(sums) + count,
-                       static_cast<int32_t*>(to), [](int32_t sum) { return -sum; });
+      const auto negate = [](void* /*user*/, void* values, size_t /*first*/, size_t count) {
+        std::transform(static_cast<int32_t*>(values), static_cast<int32_t*>(values) + count,
+                       static_cast<int32_t*>(values), [](int32_t sum) { return -sum; });
       };
       for (int round = 0; round < 2; ++round) {
         PEAL_EXPECT_OK(

@@ -345,20 +345,21 @@ TEST(ReduceAdamwGather, RefusesWhatDoesNotFit) {
 
 // ---- any other update -----------------------------------------------------------------------------------
 
-// What pealReduceApplyGather's function is given: where the next piece begins, and what the results had.
+// What pealReduceApplyGather's function is given: where the next piece begins, and what the results still
+// have.
 struct Applied {
+  const double* block = nullptr;  // this rank's, of the results
   size_t next = 0;
   bool hadResults = true;
-  static void negate(void* user, void* sums, void* results, size_t first, size_t count) {
+  static void negate(void* user, void* values, size_t first, size_t count) {
     auto& applied = *static_cast<Applied*>(user);
     EXPECT_EQ(first, applied.next);
     applied.next += count;
     for (size_t i = 0; i < count; ++i) {
-      double& result = static_cast<double*>(results)[i];
-      applied.hadResults = applied.hadResults && result == 7;
-      result = -static_cast<double*>(sums)[i];
+      applied.hadResults = applied.hadResults && (applied.block == nullptr || applied.block[first + i] == 7);
+      double& value = static_cast<double*>(values)[i];
+      value = -value;
     }
-    std::fill_n(static_cast<double*>(sums), count, 0.5);  // it may
   }
 };
 
@@ -372,6 +373,7 @@ TEST(ReduceApplyGather, AppliesToEveryElementOnce) {
         inputs[i] = static_cast<double>(i % 1013) + 1000 * rank;
       }
       Applied applied;
+      applied.block = std::accumulate(counts.begin(), counts.begin() + rank, results.data());
       ASSERT_EQ(pealReduceApplyGather(inputs.data(), results.data(), counts.data(), pealFloat64,
                                       &Applied::negate, &applied, comm, nullptr),
                 pealSuccess)
@@ -415,7 +417,7 @@ TEST(ReduceApplyGather, IsNotTheAdamwStep) {
     std::vector<uint16_t> inputs(16), results(16);
     RankShard shard(8, rank);
     const pealAdamw_t state = shard.state();
-    const auto nothing = [](void*, void*, void*, size_t, size_t) {};
+    const auto nothing = [](void*, void*, size_t, size_t) {};
     EXPECT_EQ(rank == 0
                   ? pealReduceAdamwGather(inputs.data(), results.data(), counts.data(), &state, comm, nullptr)
                   : pealReduceApplyGather(inputs.data(), results.data(), counts.data(), pealBfloat16, nothing,

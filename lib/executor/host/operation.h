@@ -83,12 +83,10 @@ class HostEpilogue {
   virtual uint8_t digestOp() const = 0;
   // Before the first message. False: the operation does nothing at all, on every rank or on none.
   virtual bool begin() = 0;
-  // Whether apply needs to see what the caller had in its result.
-  virtual bool readsOut() const = 0;
-  // Once for every element of this rank's block, in the order of their places. sum: the finished sum, in
-  // memory of the executor that the call may overwrite; out: for what travels on: `sum` itself, or with
-  // readsOut c's place in the caller's result, which has what the caller had there.
-  virtual void apply(std::byte* sum, std::byte* out, Chunk c) = 0;
+  // Once for every element of this rank's block, in the order of their places. values: finished sums in
+  // memory of the executor, and what is to travel on in their place. The caller's result has what it had
+  // until apply returns.
+  virtual void apply(std::byte* values, Chunk c) = 0;
 };
 
 // A collective call with everything resolved.
