@@ -23,7 +23,7 @@ class EngineChoicesTest : public RunTest {
 
   // The masters of a checkpoint that the run saved.
   Masters mastersAfter(const Arguments& arguments) {
-    train(with(arguments, {"--save", file("saved")}));
+    train(with(arguments, {"--save", file("saved"), "--overwrite"}));
     const zero::Checkpoint checkpoint(file("saved"));
     Masters masters;
     for (uint64_t i = 0; i < checkpoint.info().parameters; ++i) {
@@ -91,7 +91,7 @@ TEST_F(EngineChoicesTest, resumedRunsAreTheSameBits) {
     SCOPED_TRACE(choice[0]);
     const Arguments common = with({"--ranks", "2", "--lr", "0.003", "--min-lr", "0.003"}, choice);
     const json whole = train(with(common, {"--steps", "6"})).back();
-    const json saved = train(with(common, {"--steps", "3", "--save", file("saved")})).back();
+    const json saved = train(with(common, {"--steps", "3", "--save", file("saved"), "--overwrite"})).back();
     const json rest = train(with(common, {"--steps", "6", "--stage", "3", "--resume", file("saved")})).back();
     EXPECT_EQ(rest.at("weights"), whole.at("weights"));
     EXPECT_EQ(rest.at("masters"), whole.at("masters"));

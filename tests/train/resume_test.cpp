@@ -56,7 +56,7 @@ TEST_F(ResumeTest, threeStepsAndThreeMoreAreSix) {
         return train(more);
       };
       const std::vector<json> whole = with({"--steps", "6"});
-      with({"--steps", "3", "--save", file("saved")});
+      with({"--steps", "3", "--save", file("saved"), "--overwrite"});
       const std::vector<json> rest = with({"--steps", "6", "--resume", file("saved")});
       ASSERT_EQ(stepsOf(whole).size(), 6u);
       ASSERT_EQ(stepsOf(rest).size(), 3u);
@@ -90,7 +90,7 @@ TEST_F(ResumeTest, metricsOfTheInterruptedRunAreKept) {
     };
     std::filesystem::remove_all(file("saved"));
     run({"--steps", "3"});
-    const std::vector<std::string> first = run({"--steps", "2"});  // not continued: begins anew
+    const std::vector<std::string> first = run({"--steps", "2", "--overwrite"});  // begins anew
     const std::vector<std::string> both = run({"--steps", "5", "--resume", file("saved")});
     ASSERT_GT(both.size(), first.size());
     EXPECT_TRUE(std::equal(first.begin(), first.end(), both.begin()));
@@ -259,6 +259,37 @@ TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {
     EXPECT_EQ(result.exitCode, 2) << result.output;
     EXPECT_IN(sentence, result.output);
   }
+}
+
+// A run that should have gone on, and was started anew, does not cost the checkpoint.
+TEST_F(ResumeTest, anotherRunsCheckpointIsReplacedOnlyIfAsked) {
+  const auto run = [&](Arguments more) {
+    more.insert(more.begin(), {"--ranks", "2", "--save", file("saved")});
+    return Command(commandLine(kTiny, steady(more))).wait();
+  };
+  train(steady({"--ranks", "2", "--steps", "3", "--save", file("saved")}));
+  for (const Arguments& again : {Arguments{}, Arguments{"--resume", file("other")}}) {
+    Arguments arguments = {"--steps", "2"};
+    arguments.insert(arguments.end(), again.begin(), again.end());
+    if (!again.empty()) {
+      train(steady({"--ranks", "2", "--steps", "1", "--save", file("other")}));
+    }
+    const CommandResult result = run(arguments);
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    EXPECT_IN("'" + file("saved") + "' holds a checkpoint of step 3: go on from it with --resume " +
+                  file("saved") + ", or give --overwrite",
+              result.output);
+    EXPECT_EQ(zero::Checkpoint(file("saved")).info().step, 3U);
+  }
+  EXPECT_EQ(run({"--steps", "4", "--resume", file("saved") + "/"}).exitCode, 0);
+  EXPECT_EQ(zero::Checkpoint(file("saved")).info().step, 4U);
+  EXPECT_EQ(run({"--steps", "2", "--overwrite"}).exitCode, 0);
+  EXPECT_EQ(zero::Checkpoint(file("saved")).info().step, 2U);
+  EXPECT_EQ(Command(commandLine(kTiny, {"--overwrite"})).wait().exitCode, 2);
+  writeFile("saved/manifest.txt", "broken");
+  const CommandResult result = run({"--steps", "2"});
+  EXPECT_EQ(result.exitCode, 2) << result.output;
+  EXPECT_IN("holds a checkpoint that cannot be read", result.output);
 }
 
 }  // namespace

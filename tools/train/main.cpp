@@ -58,7 +58,7 @@ int trainMain(int argc, char** argv) {
   }
   checkMemory(options, shape, size, isLaunched ? std::max(launch.localSize, 1) : size);
   if (launch.rank == 0 && !options.savePath.empty()) {
-    checkSavePath(options.savePath);
+    checkSavePath(options);
   }
   if (launch.rank == 0 && !options.tracePath.empty()) {
     Tracer::checkPath(options.tracePath);

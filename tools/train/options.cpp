@@ -222,8 +222,11 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
       ->group(group);
   app.add_option(
          "--save", options.savePath,
-         "Save a checkpoint to this directory, replacing the one there, at the end and with --save-every")
+         "Save a checkpoint to this directory at the end and with --save-every, replacing this run's before; "
+         "another run's only with --overwrite")
       ->type_name("DIR")
+      ->group(group);
+  app.add_flag("--overwrite", options.overwrites, "Replace the checkpoint of another run at --save")
       ->group(group);
   app.add_option("--save-every", options.saveEvery, "Steps between checkpoints; 0: only at the end")
       ->group(group);
@@ -314,6 +317,9 @@ void checkOptions(const TrainOptions& options) {
   }
   if (options.saveEvery > 0 && options.savePath.empty()) {
     throw UsageError("--save-every needs --save DIR: where to");
+  }
+  if (options.overwrites && options.savePath.empty()) {
+    throw UsageError("--overwrite needs --save DIR: what to replace");
   }
   if (!options.cublasPath.empty() && options.device != ComputeDevice::Cuda) {
     throw UsageError(

@@ -75,6 +75,7 @@ struct TrainOptions {
   uint64_t traceSteps = 100;  // 0: all
 
   std::string savePath, resumePath;  // of a checkpoint; empty: none
+  bool overwrites = false;           // another run's checkpoint at savePath
   uint64_t saveEvery = 0;            // 0: only at the end
   double lastWordsSeconds = 0.7;     // of a launcher's rank that is asked to end
   uint64_t firstStep = 0;            // steps made before this run

@@ -68,6 +68,22 @@ std::string readUserData(const std::string& path, uint64_t& updates) {
   return data;
 }
 
+struct SavedRun {
+  json data;  // discarded, or anything: not all checkpoints are of peal-train
+  uint64_t updates = 0;
+  uint64_t steps = 0;  // the updates, if the data does not say
+};
+
+SavedRun readSavedRun(const std::string& path) {
+  SavedRun run;
+  run.data = json::parse(readUserData(path, run.updates), nullptr, false);
+  run.steps = run.updates;
+  if (run.data.is_object() && run.data.contains("steps") && run.data["steps"].is_number_unsigned()) {
+    run.steps = run.data["steps"];
+  }
+  return run;
+}
+
 std::string shortened(const json& value) {
   const std::string text = value.dump();
   return text.size() <= 40 ? text : text.substr(0, 37) + "...";
@@ -95,8 +111,7 @@ std::string describeRun(const TrainOptions& options, const Text& text, uint64_t 
 }
 
 void continueRun(TrainOptions& options, const Text& text, int size) {
-  uint64_t updates = 0;
-  const json saved = json::parse(readUserData(options.resumePath, updates), nullptr, false);
+  const auto [saved, updates, steps] = readSavedRun(options.resumePath);
   if (!saved.is_object() || saved.value("format", "") != kRunFormat || !saved.contains("run") ||
       !saved.contains("steps") || !saved.contains("sequences")) {
     throw UsageError(
@@ -125,8 +140,31 @@ void continueRun(TrainOptions& options, const Text& text, int size) {
   options.accumulate = std::max<uint64_t>((options.sequences + atOnce - 1) / atOnce, 1);
 }
 
-void checkSavePath(const std::string& path) {
+namespace {
+
+// Of another run than the one that goes on: a save would replace it.
+void checkOthersCheckpoint(const TrainOptions& options) {
+  std::error_code fault;
+  if (options.overwrites || !std::filesystem::exists(options.savePath + "/manifest.txt", fault) ||
+      (!options.resumePath.empty() &&
+       std::filesystem::equivalent(options.savePath, options.resumePath, fault))) {
+    return;
+  }
+  std::string what = "a checkpoint that cannot be read";
+  try {
+    what = fmt::format("a checkpoint of step {}", readSavedRun(options.savePath).steps);
+  } catch (const UsageError&) {  // it is there all the same
+  }
+  throw UsageError(
+      fmt::format("'{}' holds {}: go on from it with --resume {}, or give --overwrite to replace it",
+                  options.savePath, what, quoted(options.savePath)));
+}
+
+}  // namespace
+
+void checkSavePath(const TrainOptions& options) {
   namespace fs = std::filesystem;
+  const std::string& path = options.savePath;
   std::error_code fault;
   const fs::path normal = fs::absolute(path, fault).lexically_normal();
   const fs::path target =
@@ -142,6 +180,7 @@ void checkSavePath(const std::string& path) {
       (!fs::is_directory(target, fault) || !fs::is_empty(target, fault))) {
     throw UsageError(fmt::format("'{}' exists and is no checkpoint: give --save another name", path));
   }
+  checkOthersCheckpoint(options);
   fs::path existing = folder;
   while (!fs::exists(existing, fault) && existing.has_parent_path() && existing != existing.parent_path()) {
     existing = existing.parent_path();
@@ -165,8 +204,7 @@ std::string resumeHint(const TrainOptions& options, int argc, char** argv) {
   }
   uint64_t steps = 0;
   try {
-    const json saved = json::parse(readUserData(options.savePath, steps), nullptr, false);
-    steps = saved.is_object() ? saved.value("steps", steps) : steps;
+    steps = readSavedRun(options.savePath).steps;
   } catch (const UsageError&) {
     return "";
   }
@@ -175,7 +213,7 @@ std::string resumeHint(const TrainOptions& options, int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "--resume") {
       ++i;
-    } else if (!argument.starts_with("--resume=")) {
+    } else if (argument != "--overwrite" && !argument.starts_with("--resume=")) {
       command += quoted(argument) + " ";
     }
   }

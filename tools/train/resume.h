@@ -16,9 +16,9 @@ std::string describeRun(const TrainOptions& options, const Text& text, uint64_t 
 // Throws UsageError naming what differs.
 void continueRun(TrainOptions& options, const Text& text, int size);
 
-// What a save would find out only at the end of a run: throws UsageError if no checkpoint can be made at that
-// path. Makes the folders above it.
-void checkSavePath(const std::string& path);
+// What a save would find out only at the end of a run: throws UsageError if no checkpoint can be made at
+// --save, or if another run's is there and may not be replaced. Makes the folders above it.
+void checkSavePath(const TrainOptions& options);
 
 // The sentence for a run that was lost: the checkpoint and the command that continues from it; empty if there
 // is no checkpoint at --save.
