@@ -82,12 +82,14 @@ struct Run {
   int stage, ranks, shardGroup;
   size_t microBatches;
   pealZeroReduceType_t reduceType = pealZeroReduceBf16;
+  pealZeroMasterFormat_t master = pealZeroMasterFp32;
 };
 
 std::ostream& operator<<(std::ostream& out, const Run& run) {
   return out << "stage " << run.stage << ", " << run.ranks << " ranks, groups of " << run.shardGroup << ", "
              << run.microBatches << " micro-batches"
-             << (run.reduceType == pealZeroReduceFp32 ? ", fp32 gradients" : "");
+             << (run.reduceType == pealZeroReduceFp32 ? ", fp32 gradients" : "")
+             << (run.master == pealZeroMasterIsWeight ? ", fp32 weights" : "");
 }
 
 pealZeroOptions_t engineOptionsOf(const Run& run) {
@@ -98,6 +100,7 @@ pealZeroOptions_t engineOptionsOf(const Run& run) {
   options.microBatches = static_cast<int>(run.microBatches);
   options.bucketBytes = 200;
   options.reduceType = run.reduceType;
+  options.master = run.master;
   options.clipNorm = f.at("clip");
   options.beta1 = f.at("beta1");
   options.beta2 = f.at("beta2");
@@ -168,6 +171,28 @@ struct Outcome {
   std::vector<Values> masters, moments1, moments2;
 };
 
+// Weights of either type.
+class Weights final : public EngineParameters {
+ public:
+  Weights(zero::Engine& engine, const Run& run, const Model& model, Tracer& tracer)
+      : EngineParameters(engine, model.specs(), run.reduceType, unitCount(model.shape()), tracer),
+        engine_(engine),
+        specs_(model.specs()),
+        areFp32_(run.master == pealZeroMasterIsWeight) {}
+  void read(size_t parameter, float* values) override {
+    if (areFp32_) {
+      std::copy_n(engine_.weightsFp32(static_cast<int>(parameter)), specs_[parameter].count(), values);
+    } else {
+      EngineParameters::read(parameter, values);
+    }
+  }
+
+ private:
+  zero::Engine& engine_;
+  const std::vector<ParameterSpec>& specs_;
+  const bool areFp32_;
+};
+
 // One rank's part of a step: the summed loss and the number of tokens.
 std::pair<double, uint64_t> passes(const Run& run, int rank, size_t step, Model& model,
                                    EngineParameters& access, zero::Engine& engine) {
@@ -193,7 +218,7 @@ Outcome trainOnRanks(const Run& run) {
     Tracer tracer(noTrace, context);
     zero::Engine engine(comm, engineOptionsOf(run));
     Model model(fixtureShape(), fixture().at("sequences"));
-    EngineParameters access(engine, model.specs(), run.reduceType, unitCount(model.shape()), tracer);
+    Weights access(engine, run, model, tracer);
     registerParameters(engine, model.specs(), {.firstValues = firstWeights}, rank);
     for (size_t step = 0; step < fixture().at("rates").size(); ++step) {
       const auto [loss, tokens] = passes(run, rank, step, model, access, engine);
@@ -211,6 +236,20 @@ Outcome trainOnRanks(const Run& run) {
     }
   });
   return outcome;
+}
+
+// With weights that are never rounded, every step's loss is PyTorch's, at any stage.
+TEST(GptStep, lossesOfFp32WeightsArePyTorchs) {
+  for (const int stage : {0, 2, 3}) {
+    const Outcome outcome = trainOnRanks({stage, 2, 0, 1, pealZeroReduceFp32, pealZeroMasterIsWeight});
+    const std::vector<double> expected = fixture().at("plainLosses");
+    ASSERT_EQ(outcome.reports.size(), expected.size());
+    for (size_t step = 0; step < expected.size(); ++step) {
+      EXPECT_NEAR(outcome.losses[0][step] + outcome.losses[1][step], expected[step],
+                  kFp32Loss * expected[step])
+          << "stage " << stage << ", step " << step;
+    }
+  }
 }
 
 class GptStepTest : public testing::TestWithParam<Run> {};
