@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lib/base/clock.h"
+#include "lib/base/gpu_path.h"
 #include "lib/base/result.h"
 #include "transports/transport.h"
 
@@ -33,8 +34,8 @@ class DeviceMemory {
   virtual Reach reach(int peerRank) const = 0;
   // How the ranks reach each other, and why not better: for logs and system information.
   virtual const std::string& sentence() const = 0;
-  // Whether a warp's store of a 128-byte line becomes visible as one on every path (LL128).
-  virtual bool keepsLinesWhole() const = 0;
+  // The slowest path of any two ranks, on any node; the same on every rank.
+  virtual GpuPath path() const = 0;
 
   // ---- registered buffers: local calls; peers map them as they notice, and nothing waits for that ----
   // [data, data + bytes): inside one allocation of this device. Errors name what the memory is instead.

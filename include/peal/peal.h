@@ -163,6 +163,13 @@ PEAL_API pealResult_t pealTopology(const char* file, const char** json);
 PEAL_API pealResult_t pealExplainChoice(const char* collective, size_t bytes, int nodes, int ranksPerNode,
                                         const char** json);
 
+/* peal only. The same where the ranks are on GPUs, with the protocol and the number of channels of each
+ * algorithm. path: how the GPUs of a node reach each other, "same_device", "nvlink", "pcie" or "host_memory".
+ * What they cost is what PEAL_TUNER_FILE says of it, else published figures of others, which the text says.
+ */
+PEAL_API pealResult_t pealExplainGpuChoice(const char* collective, size_t bytes, int nodes, int ranksPerNode,
+                                           const char* path, const char** json);
+
 /* ---- communicators -------------------------------------------------------------------------- */
 
 /* Makes an id and starts listening for the ranks that will use it. One process calls it and hands the

@@ -26,8 +26,9 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "auto|ring|one_shot|two_shot|hierarchical|tree|hierarchical_ring",
      "Forces an algorithm where it is legal for the operation; auto lets the tuner choose.", false},
     {Knob::TunerFile, "PEAL_TUNER_FILE", KnobType::Text, "", 0, 0, "",
-     "File with what messages cost inside a node and between nodes, read by rank 0 of a communicator over "
-     "several nodes; if it is not there, it is written with what was measured. Empty: measure every time.",
+     "File with what messages cost inside a node and between nodes, and between GPUs, read by rank 0 of a "
+     "communicator over several nodes or on GPUs; if it is not there, it is written with what was measured "
+     "between nodes. Empty: measure every time.",
      false},
     {Knob::SlotBytes, "PEAL_SLOT_BYTES", KnobType::Integer, "65536", 64, 1 << 24, "",
      "Size of one staging slot of a link, in bytes; a multiple of 64. On GPUs the default is what fits into "
@@ -79,7 +80,7 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
     {Knob::Threads, "PEAL_THREADS", KnobType::Integer, "512", 64, 512, "",
      "Threads of a block on the GPU, a multiple of 32.", false},
     {Knob::Protocol, "PEAL_PROTOCOL", KnobType::Choice, "auto", 0, 0, "auto|simple|ll|ll128",
-     "Forces how GPU kernels hand messages over; auto lets the tuner choose by size.", false},
+     "Forces how GPU kernels hand messages over; auto lets the tuner choose by predicted time.", false},
     {Knob::DeviceBufferBytes, "PEAL_DEVICE_BUFFER_BYTES", KnobType::Integer, "33554432", 65536,
      int64_t{1} << 34, "", "The most GPU memory of a communicator's slots on one rank, in bytes.", false},
     {Knob::GpuDirect, "PEAL_GPU_DIRECT", KnobType::Choice, "off", 0, 0, "auto|on|off",

@@ -14,16 +14,6 @@ namespace {
 
 constexpr size_t kMostChoicesKept = 1024;
 
-// With fewer processors than ranks each meeting costs turns of the scheduler, so one-shot all-reduces win up
-// to this size of the array: of 32 KiB 78 us on 8 ranks and 2 processors, in two shots 142. With more ranks
-// it shrinks, since everybody reads everything. And private memory is better summed from slots, which are in
-// the cache of whoever runs next: 1 MiB on 4 ranks 750 us, copied by the system 1072.
-size_t crowdedOneShotMostBytes(int ranks) {
-  constexpr size_t kMostBytes = 32768;
-  constexpr int kMeasuredRanks = 8;
-  return kMostBytes * static_cast<size_t>(std::min(ranks, kMeasuredRanks));
-}
-
 }  // namespace
 
 Communicator::~Communicator() {
@@ -103,7 +93,7 @@ TunerQuestion Communicator::question(const Collective& collective, size_t elemen
           .reachesAll = context_.reachesAll && !collective.op.preMultiply && collective.epilogue == nullptr &&
                         !(context_.crowded && collective.kind == pealStatAllReduce),
           .forced = forced_.empty() ? configuration()->text(Knob::Algorithm) : forced_,
-          .oneShotMostBytes = context_.crowded ? crowdedOneShotMostBytes(size()) : 0,
+          .crowded = context_.crowded,
           .nodes = context_.grouping,
           .slots = static_cast<int>(configuration()->integer(Knob::Slots)),
           .burst = endpoint_ != nullptr ? endpoint_->burst() : 1,
@@ -123,16 +113,14 @@ Result<void> Communicator::forceAlgorithm(const char* algorithm) {
   return {};
 }
 
-// On several nodes predictions are asked once for each size.
-Result<Choice> Communicator::chosen(const TunerQuestion& question) {
-  if (!links_) {
-    return choose(question);
-  }
-  const std::tuple key(question.kind, question.bytes, std::string(question.forced));
+// On several nodes and on GPUs predictions are asked once for each size.
+template <class Ask>
+Result<Choice> Communicator::remembered(const TunerQuestion& question, std::string_view protocol, Ask&& ask) {
+  const std::tuple key(question.kind, question.bytes, std::string(question.forced), std::string(protocol));
   if (const auto known = choices_.find(key); known != choices_.end()) {
     return known->second;
   }
-  Result<Choice> choice = choose(question);
+  Result<Choice> choice = std::forward<Ask>(ask)();
   if (choice) {
     if (choices_.size() >= kMostChoicesKept) {
       choices_.clear();
@@ -140,6 +128,14 @@ Result<Choice> Communicator::chosen(const TunerQuestion& question) {
     choices_.emplace(key, *choice);
   }
   return choice;
+}
+
+Result<Choice> Communicator::chosen(const TunerQuestion& question) {
+  return links_ ? remembered(question, "", [&] { return choose(question); }) : choose(question);
+}
+
+Result<Choice> Communicator::chosenOnDevice(const DeviceQuestion& question) {
+  return remembered(question.call, question.forced, [&] { return chooseOnDevice(question); });
 }
 
 Communicator::Known& Communicator::knownFor(const CollectiveCall& call) {

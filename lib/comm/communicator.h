@@ -149,6 +149,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result<Collective> resolve(const CollectiveCall& call, const void*& deferred, size_t& elements);
   TunerQuestion question(const Collective& collective, size_t elements) const;
   Result<Choice> chosen(const TunerQuestion& question);
+  // forcedProtocol: as PEAL_PROTOCOL, outliving the question.
+  DeviceQuestion questionForDevice(TunerQuestion call, std::string_view forcedProtocol) const;
+  Result<Choice> chosenOnDevice(const DeviceQuestion& question);
+  template <class Ask>
+  Result<Choice> remembered(const TunerQuestion& question, std::string_view protocol, Ask&& ask);
   Result<Choice> chosenWithEpilogue(TunerQuestion question);
   Result<Prepared> issue(Prepared prepared, const Choice& choice);
   struct Known;
@@ -173,7 +178,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> abortAsked_{false};  // by abort(): what fails from then on is its doing
   std::atomic<bool> finalized_{false};
   uint32_t splits_ = 0;
-  std::optional<LinkTable> links_;  // what links cost, if there are several nodes
+  std::optional<LinkTable> links_;  // what links cost, if there are several nodes, or GPUs
 
   // Issue side: one thread at a time by contract.
   Ticket issued_ = 0;
@@ -188,9 +193,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
   std::array<Known, 8> known_;
   std::string forced_;  // the algorithm that the caller asked for; empty: PEAL_ALGO's
-  // Choices between nodes, which take the tuner many predictions; by collective, bytes and what was asked
-  // for.
-  std::map<std::tuple<int, size_t, std::string>, Choice> choices_;
+  // Choices between nodes and on GPUs, which take the tuner many predictions; by collective, bytes, and the
+  // algorithm and protocol that were asked for.
+  std::map<std::tuple<int, size_t, std::string, std::string>, Choice> choices_;
 
   // The order. done_ counts finished operations; the next to run is the one whose ticket equals it.
   std::atomic<Ticket> done_{0};

@@ -13,6 +13,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/comm/host_links.h"
 #include "lib/comm/measure.h"
+#include "lib/tuner/device_costs.h"
 
 namespace peal {
 namespace {
@@ -189,15 +190,17 @@ Result<std::shared_ptr<Communicator>> Communicator::create(Exchange& exchange, c
   if (size > 1) {
     PEAL_TRY(comm->connectHost(exchange, deadline));
   }
-  if (context.grouping != nullptr && context.grouping->nodes > 1 && options.device == PEAL_DEVICE_HOST) {
+  const bool onGpu = options.device != PEAL_DEVICE_HOST;
+  if (onGpu || context.grouping != nullptr) {
     Result<LinkTable> links = agreeOnLinks(exchange, context, comm->sendSequence_, comm->recvSequence_);
     if (!links) {
       return links.error();
     }
     comm->links_ = *links;
   }
-  if (options.device != PEAL_DEVICE_HOST) {
+  if (onGpu) {
     PEAL_TRY(comm->connectDevice(exchange, deadline));
+    comm->links_->gpu = gpuCostOn(comm->device_->facts().path, comm->links_->gpu);
   }
   return comm;
 }

@@ -22,19 +22,19 @@ bool isBreakage(pealResult_t code) {
   return code == pealUnhandledCudaError || code == pealSystemError || code == pealInternalError;
 }
 
-// forced: as PEAL_PROTOCOL, outliving the question.
-DeviceQuestion questionFor(TunerQuestion call, const DeviceFacts& facts, std::string_view forced) {
+}  // namespace
+
+DeviceQuestion Communicator::questionForDevice(TunerQuestion call, std::string_view forcedProtocol) const {
+  const DeviceFacts& facts = device_->facts();
   call.slotBytes = facts.slotBytes;
   return {.call = call,
           .llBytes = facts.llBytes,
           .ll128Bytes = facts.ll128Bytes,
           .channels = facts.channels,
-          .linesWhole = facts.linesWhole,
+          .path = facts.path,
           .simpleOnly = facts.simpleOnly,
-          .forced = forced};
+          .forced = forcedProtocol};
 }
-
-}  // namespace
 
 Result<void> Communicator::connectDevice(Exchange& exchange, Deadline deadline) {
   DeviceLinks links{.nodes = context_.grouping};
@@ -103,9 +103,8 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, void* strea
   if (!collective) {
     return collective.error();
   }
-  const DeviceQuestion asked =
-      questionFor(question(*collective, elements), device_->facts(), configuration()->text(Knob::Protocol));
-  Result<Choice> choice = chooseOnDevice(asked);
+  Result<Choice> choice = chosenOnDevice(
+      questionForDevice(question(*collective, elements), configuration()->text(Knob::Protocol)));
   if (!choice) {
     return choice.error();
   }
@@ -121,11 +120,12 @@ Result<void> Communicator::issueOnDevice(const CollectiveCall& call, const pealA
   if (!collective) {
     return collective.error();
   }
-  DeviceQuestion asked = questionFor(question(*collective, elements), device_->facts(), "simple");
+  DeviceQuestion asked = questionForDevice(question(*collective, elements), "simple");
   // The all-reduce whose first half is the reduce-scatter that the tuner would choose: the sums' bits are
-  // its.
+  // its. The protocol does not decide the algorithm of that: on one node only the direct one sums in the
+  // order of ranks, and over nodes all is Simple.
   asked.call.kind = pealStatReduceScatter;
-  Result<Choice> choice = chooseOnDevice(asked);
+  Result<Choice> choice = chosenOnDevice(asked);
   if (!choice) {
     return choice.error();
   }

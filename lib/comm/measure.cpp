@@ -231,12 +231,18 @@ Result<LinkTable> agreeOnLinks(Exchange& exchange, HostContext& context, std::ve
   const auto start = Clock::now();
   const std::string& path = configuration()->text(Knob::TunerFile);
   std::vector<std::byte> mine = packed(Report{}, "");
-  if (context.rank == 0 && !path.empty()) {
-    const Result<std::optional<LinkTable>> read = readLinksFile(path);
-    if (!read) {
-      mine = packed(Result<LinkTable>(read.error()));
-    } else if (*read) {
-      mine = packed(Result<LinkTable>(**read));
+  if (context.rank == 0) {
+    Result<std::optional<LinkTable>> known = std::optional<LinkTable>();
+    if (!path.empty()) {
+      known = readLinksFile(path);
+    }
+    if (known && !*known && context.grouping == nullptr) {
+      *known = assumedLinks();
+    }
+    if (!known) {
+      mine = packed(Result<LinkTable>(known.error()));
+    } else if (*known) {
+      mine = packed(Result<LinkTable>(**known));
     }
   }
   Result<Report> report = exchanged(exchange, mine);

@@ -14,6 +14,7 @@
 
 #include "algorithms/grouping.h"
 #include "lib/base/clock.h"
+#include "lib/base/gpu_path.h"
 #include "lib/base/result.h"
 #include "lib/executor/host/operation.h"
 #include "peal/adamw.h"
@@ -44,12 +45,12 @@ struct DeviceLinks {
 
 // What the tuner needs to know; the same on every rank.
 struct DeviceFacts {
-  int channels = 1;         // the most that one operation may use
-  size_t slotBytes = 0;     // payload of a message, by protocol
-  size_t llBytes = 0;       // likewise
-  size_t ll128Bytes = 0;    // likewise
-  bool linesWhole = false;  // LL128 is legal
-  bool simpleOnly = false;  // some ranks are on other nodes
+  int channels = 1;                    // the most that one operation may use
+  size_t slotBytes = 0;                // payload of a message, by protocol
+  size_t llBytes = 0;                  // likewise
+  size_t ll128Bytes = 0;               // likewise
+  GpuPath path = GpuPath::HostMemory;  // between ranks of a node
+  bool simpleOnly = false;             // some ranks are on other nodes
 };
 
 class DeviceExecutor {

@@ -12,17 +12,24 @@ namespace {
 
 struct Entry {
   const char* name;
-  LinkCost LinkTable::*link;
-  double LinkCost::*value;
+  double& (*in)(LinkTable& links);
+  bool needed = true;
 };
 
-constexpr std::array<Entry, 6> kKeys{{
-    {"inside_latency_us", &LinkTable::inside, &LinkCost::latencyUs},
-    {"inside_gap_us", &LinkTable::inside, &LinkCost::gapUs},
-    {"inside_us_per_byte", &LinkTable::inside, &LinkCost::usPerByte},
-    {"between_latency_us", &LinkTable::between, &LinkCost::latencyUs},
-    {"between_gap_us", &LinkTable::between, &LinkCost::gapUs},
-    {"between_us_per_byte", &LinkTable::between, &LinkCost::usPerByte},
+constexpr std::array<Entry, 13> kKeys{{
+    {"inside_latency_us", [](LinkTable& links) -> double& { return links.inside.latencyUs; }},
+    {"inside_gap_us", [](LinkTable& links) -> double& { return links.inside.gapUs; }},
+    {"inside_us_per_byte", [](LinkTable& links) -> double& { return links.inside.usPerByte; }},
+    {"between_latency_us", [](LinkTable& links) -> double& { return links.between.latencyUs; }},
+    {"between_gap_us", [](LinkTable& links) -> double& { return links.between.gapUs; }},
+    {"between_us_per_byte", [](LinkTable& links) -> double& { return links.between.usPerByte; }},
+    {"gpu_launch_us", [](LinkTable& links) -> double& { return links.gpu.launchUs; }, false},
+    {"gpu_block_us", [](LinkTable& links) -> double& { return links.gpu.blockUs; }, false},
+    {"gpu_ll_us", [](LinkTable& links) -> double& { return links.gpu.llUs; }, false},
+    {"gpu_ll128_us", [](LinkTable& links) -> double& { return links.gpu.ll128Us; }, false},
+    {"gpu_simple_us", [](LinkTable& links) -> double& { return links.gpu.simpleUs; }, false},
+    {"gpu_block_us_per_byte", [](LinkTable& links) -> double& { return links.gpu.blockUsPerByte; }, false},
+    {"gpu_link_us_per_byte", [](LinkTable& links) -> double& { return links.gpu.linkUsPerByte; }, false},
 }};
 
 constexpr std::string_view kBlanks = " \t\r";
@@ -52,7 +59,7 @@ Result<size_t> parseLine(std::string_view line, const std::string& where, LinkTa
       return Error{pealInvalidArgument,
                    fmt::format("{}: \"{}\" of {} is not a number from 0.", where, text, name)};
     }
-    links.*kKeys[i].link.*kKeys[i].value = value;
+    kKeys[i].in(links) = value;
     return i;
   }
   return Error{pealInvalidArgument, fmt::format("{}: unknown key \"{}\"; known are {}.", where, name, names)};
@@ -92,7 +99,7 @@ Result<LinkTable> parseLinks(std::string_view text, const std::string& source) {
     seen[*key] = true;
   }
   for (size_t i = 0; i < kKeys.size(); ++i) {
-    if (!seen[i]) {
+    if (kKeys[i].needed && !seen[i]) {
       return Error{pealInvalidArgument,
                    fmt::format("{}: {} is missing. Delete the file to have it measured and written anew.",
                                source, kKeys[i].name)};
@@ -103,8 +110,11 @@ Result<LinkTable> parseLinks(std::string_view text, const std::string& source) {
 
 std::string formatLinks(const LinkTable& links) {
   std::string text = "# peal: what a message costs inside a node and between nodes (PEAL_TUNER_FILE)\n";
+  LinkTable said = links;
   for (const Entry& key : kKeys) {
-    text += fmt::format("{} {}\n", key.name, links.*key.link.*key.value);
+    if (const double value = key.in(said); value >= 0) {
+      text += fmt::format("{} {}\n", key.name, value);
+    }
   }
   return text;
 }

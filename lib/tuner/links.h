@@ -1,7 +1,8 @@
-// What a message costs inside a node and between nodes: the tuner's numbers, and their text form.
+// What a message costs inside a node and between nodes, and between GPUs: the tuner's numbers, and their text
+// form.
 //
-// Measured by the communicator at its start (lib/comm/measure.cpp) or read from a file; rank 0's are what all
-// ranks use. Plain data; knows no links itself.
+// Measured by the communicator at its start (lib/comm/measure.cpp) or read from a file, those of GPUs by path
+// (device_costs.h) or from the file; rank 0's are what all ranks use. Plain data; knows no links itself.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,9 +21,23 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
+// Inside a node of GPUs. A negative number: not said, so the path's.
+struct GpuCost {
+  static constexpr double kNotSaid = -1;
+  double launchUs = kNotSaid;  // of a kernel
+  double blockUs = kNotSaid;   // each block more that works on a call
+  // From a block's store until the peer's block has what it waits for, by protocol. Simple: with the fence,
+  // and the way of a credit back.
+  double llUs = kNotSaid, ll128Us = kNotSaid, simpleUs = kNotSaid;
+  double blockUsPerByte = kNotSaid;  // what one block moves
+  double linkUsPerByte = kNotSaid;   // what a GPU's link carries one way, of all blocks together
+  bool operator==(const GpuCost&) const = default;
+};
+
 struct LinkTable {
   LinkCost inside;
   LinkCost between;
+  GpuCost gpu{};
   bool operator==(const LinkTable&) const = default;
 };
 
@@ -35,8 +50,9 @@ double bytesUs(double longMessageUs, double emptyMessageUs);
 // measured anywhere; a communicator never uses it for its choices between nodes.
 LinkTable assumedLinks();
 
-// Lines "inside_latency_us 1.25"; # begins a comment. All six keys, each once, with numbers that are not
-// negative. `source` names the text in errors.
+// Lines "inside_latency_us 1.25"; # begins a comment. All six keys of inside and between, any of those of
+// GPUs
+// ("gpu_ll_us 0.6"), each once, with numbers that are not negative. `source` names the text in errors.
 Result<LinkTable> parseLinks(std::string_view text, const std::string& source);
 std::string formatLinks(const LinkTable& links);
 

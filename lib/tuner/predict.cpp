@@ -76,16 +76,13 @@ Blocks blocksFor(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
   return {bytes, traitsOf(algorithm, nodes).cut == Cut::Whole ? 1 : nodes.ranks, nullptr};
 }
 
-// What a rank reads to add it up, in its cache: measured at 24 to 30 GB/s (docs/BENCH.md). Counted where a
-// rank adds more than its share, which all others do in the time that their bytes take on the wire.
-constexpr double kSumUsPerByte = 1.0 / 30000;
-
-double sumUs(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
+// What a rank adds up beyond its share.
+double sumBytes(AlgorithmId algorithm, const Grouping& nodes, size_t bytes) {
   const double peers = nodes.ranks - 1;
   const double terms = algorithm == AlgorithmId::OneShotAllReduce    ? peers - peers / nodes.ranks
                        : algorithm == AlgorithmId::DoublingAllReduce ? logBelow(nodes.nodes)
                                                                      : 0;
-  return terms * static_cast<double>(bytes) * kSumUsPerByte;
+  return terms * static_cast<double>(bytes);
 }
 
 bool isChain(AlgorithmId algorithm) {
@@ -153,18 +150,20 @@ Prediction::Prediction(AlgorithmId algorithm, const Grouping& nodes, size_t byte
       bytes_(bytes),
       load_(loadOf(algorithm, blocksFor(algorithm, nodes, bytes), nodes)) {}
 
-double Prediction::us(const Choice& choice, const LinkTable& links) const {
+size_t Prediction::blockBytes() const { return blocksFor(algorithm_, nodes_, bytes_).longest(); }
+
+double Prediction::us(const Choice& choice, const LinkTable& links, double sumUsPerByte) const {
   const AlgorithmTraits traits = traitsOf(algorithm_, nodes_, choice.ahead);
-  const Blocks blocks = blocksFor(algorithm_, nodes_, bytes_);
   const size_t chunk = std::max<size_t>(1, choice.chunkBytes);
-  const auto rounds = static_cast<double>(std::max<size_t>(1, (blocks.longest() + chunk - 1) / chunk));
+  const auto rounds = static_cast<double>(std::max<size_t>(1, (blockBytes() + chunk - 1) / chunk));
   const double acrossSteps = stepsBetween(algorithm_, nodes_, traits.steps);
   const double latencyUs = acrossSteps * links.between.latencyUs +
                            std::max(0.0, traits.steps - acrossSteps) * links.inside.latencyUs;
   const double gapsUs =
       load_.insideMessages * links.inside.gapUs + load_.betweenMessages * links.between.gapUs;
   const double insideUs = load_.insideBytes * links.inside.usPerByte;
-  const double betweenUs = load_.betweenBytes * links.between.usPerByte + sumUs(algorithm_, nodes_, bytes_);
+  const double betweenUs =
+      load_.betweenBytes * links.between.usPerByte + sumBytes(algorithm_, nodes_, bytes_) * sumUsPerByte;
   if (stallsEveryRound(algorithm_, choice.ahead)) {
     return rounds * (latencyUs + gapsUs) + insideUs + betweenUs;
   }

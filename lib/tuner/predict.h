@@ -13,13 +13,18 @@ namespace peal {
 // does. Families that have none for it are answered by the direct one.
 AlgorithmId algorithmOf(int kind, Algorithm family, bool severalNodes);
 
+// What a rank reads to add it up, in its cache: measured at 24 to 30 GB/s (docs/BENCH.md). Counted where a
+// rank adds more than its share, which all others do in the time that their bytes take on the wire.
+constexpr double kSumUsPerByte = 1.0 / 30000;
+
 // One algorithm on one array (bytes in all, in even blocks), for choices of chunk and ahead. Making it takes
 // time with the square of the ranks.
 class Prediction {
  public:
   // nodes must outlive it.
   Prediction(AlgorithmId algorithm, const Grouping& nodes, size_t bytes);
-  double us(const Choice& choice, const LinkTable& links) const;
+  double us(const Choice& choice, const LinkTable& links, double sumUsPerByte = kSumUsPerByte) const;
+  size_t blockBytes() const;  // of the longest block
 
  private:
   // The most that one rank or one node sends (or receives, where that is more), in bytes and messages.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/tuner/families.h"
 #include "lib/tuner/predict.h"
 
 namespace peal {
@@ -34,15 +35,7 @@ constexpr std::array<Algorithm, kAlgorithmFamilies> kFamilies{
     Algorithm::Hierarchical, Algorithm::Tree, Algorithm::OneShot,
     Algorithm::TwoShot,      Algorithm::Ring, Algorithm::HierarchicalRing};
 
-bool reduces(int kind) {
-  return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
-}
-
 bool scatters(int kind) { return kind == pealStatReduceScatter || kind == pealStatAllGather; }
-
-bool severalNodes(const TunerQuestion& question) {
-  return question.nodes != nullptr && question.nodes->nodes > 1;
-}
 
 bool isLegal(Algorithm algorithm, const TunerQuestion& question) {
   switch (algorithm) {
@@ -148,22 +141,79 @@ size_t chunkBytesOf(Algorithm algorithm, const TunerQuestion& question) {
                   directBytesOf(algorithm, question));
 }
 
-Choice choiceOf(Algorithm algorithm, const TunerQuestion& question) {
-  Choice choice;
-  choice.algorithm = algorithm;
-  choice.chunkBytes = chunkBytesOf(algorithm, question);
-  choice.ahead = aheadOf(algorithm, question);
-  return choice;
+// With fewer processors than ranks each meeting costs turns of the scheduler, so one-shot all-reduces win up
+// to this size of the array: of 32 KiB 78 us on 8 ranks and 2 processors, in two shots 142. With more ranks
+// it shrinks, since everybody reads everything. And private memory is better summed from slots, which are in
+// the cache of whoever runs next: 1 MiB on 4 ranks 750 us, copied by the system 1072.
+constexpr size_t kCrowdedOneShotMostBytes = 32768;
+constexpr int kCrowdedMeasuredRanks = 8;
+
+// Of the array.
+size_t oneShotMostBytes(const TunerQuestion& question) {
+  const auto ranks = static_cast<size_t>(question.size);
+  const size_t most = question.crowded
+                          ? kCrowdedOneShotMostBytes * std::min<size_t>(ranks, kCrowdedMeasuredRanks)
+                          : kOneShotMostBytes;
+  return most / ranks;
 }
 
 Algorithm byThreshold(const TunerQuestion& question) {
-  const size_t most = (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
-                      static_cast<size_t>(question.size);
-  return question.kind == pealStatAllReduce && question.bytes > most ? Algorithm::TwoShot
-                                                                     : Algorithm::OneShot;
+  return question.kind == pealStatAllReduce && question.bytes > oneShotMostBytes(question)
+             ? Algorithm::TwoShot
+             : Algorithm::OneShot;
 }
 
 }  // namespace
+
+// ---- families ---------------------------------------------------------------------------------------------
+
+bool reduces(int kind) {
+  return kind == pealStatAllReduce || kind == pealStatReduceScatter || kind == pealStatReduce;
+}
+
+bool severalNodes(const TunerQuestion& question) {
+  return question.nodes != nullptr && question.nodes->nodes > 1;
+}
+
+std::vector<Algorithm> legalFamilies(const TunerQuestion& question) {
+  std::vector<Algorithm> families;
+  for (const Algorithm family : kFamilies) {
+    if (isLegal(family, question) && standIn(family, question) == family) {
+      families.push_back(family);
+    }
+  }
+  return families;
+}
+
+Choice choiceOf(Algorithm family, const TunerQuestion& question) {
+  Choice choice;
+  choice.algorithm = family;
+  choice.chunkBytes = chunkBytesOf(family, question);
+  choice.ahead = aheadOf(family, question);
+  return choice;
+}
+
+// Without several nodes every rank's links are inside its one node.
+Forecast::Forecast(Algorithm family, const TunerQuestion& question)
+    : table_(groupingTableSize(static_cast<size_t>(question.size))),
+      flatTree_(family == Algorithm::Tree && !severalNodes(question)),
+      nodes_(flatTree_ ? Grouping::apart(question.size)
+             : severalNodes(question)
+                 ? *question.nodes
+                 : groupRanks(std::vector<int>(static_cast<size_t>(question.size)), table_)),
+      algorithm_(algorithmOf(question.kind, family, severalNodes(question))),
+      prediction_(algorithm_, nodes_, question.bytes) {}
+
+double Forecast::us(const Choice& choice, LinkTable links, double sumUsPerByte) const {
+  if (flatTree_) {
+    links.between = links.inside;
+  }
+  return prediction_.us(choice, links, sumUsPerByte);
+}
+
+const char* Forecast::text() const { return traitsOf(algorithm_, nodes_).name; }
+
+// ---- choosing ---------------------------------------------------------------------------------------------
 
 const char* algorithmName(Algorithm algorithm) { return kAlgorithmNames[static_cast<size_t>(algorithm)]; }
 
@@ -181,32 +231,18 @@ std::string algorithmNames() {
 }
 
 std::vector<Candidate> candidates(const TunerQuestion& question) {
-  // Without several nodes every rank's links are inside its one node.
-  std::vector<int> table(groupingTableSize(static_cast<size_t>(question.size)));
-  const Grouping one = groupRanks(std::vector<int>(static_cast<size_t>(question.size), 0), table);
-  const Grouping& nodes = severalNodes(question) ? *question.nodes : one;
   std::vector<Candidate> found;
-  for (const Algorithm family : kFamilies) {
-    if (!isLegal(family, question) || standIn(family, question) != family) {
-      continue;
-    }
-    const AlgorithmId id = algorithmOf(question.kind, family, severalNodes(question));
-    const bool flatTree = family == Algorithm::Tree && !severalNodes(question);
+  for (const Algorithm family : legalFamilies(question)) {
+    const Forecast forecast(family, question);
     Candidate best;
-    best.text = traitsOf(id, nodes).name;
+    best.text = forecast.text();
     best.choice = choiceOf(family, question);
-    LinkTable links = *question.links;
-    if (flatTree) {
-      links.between = links.inside;  // every rank speaks for itself
-    }
-    const Grouping apart = Grouping::apart(question.size);
-    const Prediction prediction(id, flatTree ? apart : nodes, question.bytes);
     const size_t least = std::min(question.slotBytes, kLeastChunkBytes);
     const size_t most = best.choice.chunkBytes;
     for (size_t chunk = most; chunk >= least && chunk > 0; chunk /= 2) {
       Choice choice = best.choice;
       choice.chunkBytes = chunk;
-      const double us = prediction.us(choice, links);
+      const double us = forecast.us(choice, *question.links);
       if (chunk == most || us < best.us) {
         best.us = us;
         best.choice = choice;
@@ -223,11 +259,11 @@ std::string reasonFor(const TunerQuestion& question, const Choice& choice,
                       const std::vector<Candidate>& all) {
   if (!severalNodes(question)) {
     return fmt::format(
-        "on one node the tuner goes by size: {} up to {} bytes of an all-reduce, two_shot above; predictions "
+        "on one node the tuner goes by size: {} up to {} bytes of an all-reduce{}, two_shot above; "
+        "predictions "
         "are not asked",
-        algorithmName(Algorithm::OneShot),
-        (question.oneShotMostBytes != 0 ? question.oneShotMostBytes : kOneShotMostBytes) /
-            static_cast<size_t>(question.size));
+        algorithmName(Algorithm::OneShot), oneShotMostBytes(question),
+        question.crowded ? " of more ranks than there are processors" : "");
   }
   if (all.size() < 2) {
     return fmt::format("{} is the only legal algorithm", algorithmName(choice.algorithm));

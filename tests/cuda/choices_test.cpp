@@ -1,8 +1,9 @@
 // What is decided before a launch: the tuner's answer for GPUs, and the shape of the boxes.
 #include <gtest/gtest.h>
 
-#include "lib/executor/cuda/agreement.h"
+#include "lib/executor/box_shape.h"
 #include "lib/executor/cuda/view.h"
+#include "lib/tuner/device_costs.h"
 #include "lib/tuner/tuner.h"
 
 namespace {
@@ -10,21 +11,16 @@ namespace {
 using namespace peal;
 
 DeviceQuestion questionOf(size_t bytes) {
-  return {.call = {.kind = pealStatAllReduce, .bytes = bytes, .size = 8, .slotBytes = 65520},
+  static const LinkTable links = [] {
+    LinkTable made = assumedLinks();
+    made.gpu = assumedGpuCost(GpuPath::Nvlink);
+    return made;
+  }();
+  return {.call = {.kind = pealStatAllReduce, .bytes = bytes, .size = 8, .slotBytes = 65520, .links = &links},
           .llBytes = 8160,
           .ll128Bytes = 15120,
           .channels = 16,
-          .linesWhole = true};
-}
-
-TEST(Choices, GrowFromLlToSimple) {
-  const auto protocol = [](size_t bytes) { return chooseOnDevice(questionOf(bytes))->protocol; };
-  EXPECT_EQ(protocol(0), Protocol::LL);
-  EXPECT_EQ(protocol(size_t{1} << 20), Protocol::LL128);
-  EXPECT_EQ(protocol(size_t{1} << 30), Protocol::Simple);
-  DeviceQuestion torn = questionOf(size_t{1} << 20);
-  torn.linesWhole = false;
-  EXPECT_EQ(chooseOnDevice(torn)->protocol, Protocol::Simple);
+          .path = GpuPath::Nvlink};
 }
 
 TEST(Choices, FitTheirSlotsAndUseAllChannelsForMuch) {
@@ -45,51 +41,6 @@ TEST(Choices, FitTheirSlotsAndUseAllChannelsForMuch) {
   }
   EXPECT_EQ(chooseOnDevice(questionOf(64))->channels, 1);
   EXPECT_EQ(chooseOnDevice(questionOf(size_t{1} << 30))->channels, 16);
-}
-
-TEST(Choices, KeepRankOrderWhereItWasAskedFor) {
-  DeviceQuestion question = questionOf(1000);
-  question.call.deterministic = true;
-  EXPECT_NE(chooseOnDevice(question)->algorithm, Algorithm::Ring);
-  question.call.forced = "ring";
-  const Result<Choice> choice = chooseOnDevice(question);
-  ASSERT_FALSE(choice);
-  EXPECT_NE(choice.error().message.find("deterministic"), std::string::npos) << choice.error().message;
-}
-
-TEST(Choices, KnowNodes) {
-  std::vector<int> table(groupingTableSize(8));
-  const Grouping nodes = groupRanks(std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}, table);
-  DeviceQuestion question = questionOf(size_t{1} << 24);
-  question.call.nodes = &nodes;
-  question.call.slots = 4;
-  question.simpleOnly = true;
-  Result<Choice> choice = chooseOnDevice(question);
-  EXPECT_EQ(choice->algorithm, Algorithm::Hierarchical);
-  EXPECT_EQ(choice->protocol, Protocol::Simple);
-  EXPECT_EQ(choice->ahead, 1);
-  question.call.bytes = 64;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::OneShot);
-  question.call.bytes = size_t{1} << 24;
-  question.call.deterministic = true;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::TwoShot);
-  question.call.kind = pealStatAllGather;  // adds nothing
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::Hierarchical);
-  const Grouping apart = Grouping::apart(8);
-  question.call.nodes = &apart;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::OneShot);
-}
-
-TEST(Choices, TreesAreMadeOfSimpleMessages) {
-  DeviceQuestion question = questionOf(100);
-  question.call.forced = "tree";
-  Result<Choice> choice = chooseOnDevice(question);
-  EXPECT_EQ(choice->algorithm, Algorithm::Tree);
-  EXPECT_EQ(choice->protocol, Protocol::Simple);
-  question.forced = "ll";
-  choice = chooseOnDevice(question);
-  ASSERT_FALSE(choice);
-  EXPECT_NE(choice.error().message.find("PEAL_ALGO=tree"), std::string::npos) << choice.error().message;
 }
 
 TEST(Shapes, StayInTheMemoryThatTheyMayUse) {

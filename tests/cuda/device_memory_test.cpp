@@ -55,8 +55,10 @@ TEST_P(DeviceMemoryReach, IsTheNearestAndWorks) {
   runMemoryRanks({.layout = layout}, [&](MemoryRank& self) {
     ASSERT_NE(self.memory, nullptr) << self.error;
     const Place mine = layout[static_cast<size_t>(self.rank)];
+    GpuPath slowest = GpuPath::SameDevice;
     for (int peer = 0; peer < self.size; ++peer) {
       const Place theirs = layout[static_cast<size_t>(peer)];
+      slowest = theirs.device == layout[0].device ? slowest : GpuPath::Nvlink;
       const Reach expected = peer == self.rank                ? Reach::Self
                              : mine.process != theirs.process ? Reach::Ipc
                              : mine.device == theirs.device   ? Reach::SameDevice
@@ -64,7 +66,7 @@ TEST_P(DeviceMemoryReach, IsTheNearestAndWorks) {
       EXPECT_EQ(self.memory->reach(peer), expected) << "of rank " << peer;
     }
     EXPECT_EQ(self.memory->peerWindow(self.rank), self.memory->window());
-    EXPECT_TRUE(self.memory->keepsLinesWhole());
+    EXPECT_EQ(self.memory->path(), slowest);
     EXPECT_FALSE(self.memory->loss());
     expectWindowsWork(self);
     self.meet();
@@ -87,7 +89,8 @@ TEST(DeviceMemory, LinesAreTornWhereOnePairIsNotOnNvlink) {
   };
   runMemoryRanks(test, [](MemoryRank& self) {
     ASSERT_NE(self.memory, nullptr) << self.error;
-    EXPECT_FALSE(self.memory->keepsLinesWhole()) << "also on ranks that have NVLink to everybody";
+    EXPECT_EQ(self.memory->path(), GpuPath::Pcie) << "also on ranks that have NVLink to everybody";
+    EXPECT_FALSE(keepsLinesWhole(self.memory->path()));
     self.meet();
   });
 }
@@ -102,7 +105,7 @@ TEST(DeviceMemory, ReachesADeviceThatIsHiddenFromTheProcess) {
   runMemoryRanks(test, [](MemoryRank& self) {
     ASSERT_NE(self.memory, nullptr) << self.error;
     EXPECT_EQ(self.memory->reach(1 - self.rank), Reach::Ipc);
-    EXPECT_FALSE(self.memory->keepsLinesWhole()) << "nobody can say what leads there";
+    EXPECT_EQ(self.memory->path(), GpuPath::Pcie) << "nobody can say what leads there";
     expectWindowsWork(self);
     self.meet();
   });
@@ -116,7 +119,7 @@ void expectHostStaging(const MemoryTest& test, const std::string& reason) {
     for (int peer = 0; peer < self.size; ++peer) {
       EXPECT_EQ(self.memory->reach(peer), peer == self.rank ? Reach::Self : Reach::HostStaging);
     }
-    EXPECT_FALSE(self.memory->keepsLinesWhole());
+    EXPECT_EQ(self.memory->path(), GpuPath::HostMemory);
     EXPECT_NE(self.memory->sentence().find("through host memory"), std::string::npos)
         << self.memory->sentence();
     EXPECT_NE(self.memory->sentence().find(reason), std::string::npos) << self.memory->sentence();

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::array<uint8_t, 32> kMeasurersSecret{2, 7, 1, 8};
 
-// Gives rank 0's numbers to this rank with another last byte: the second thing that ranks exchange here.
+// Gives rank 0's numbers to this rank with the last one, a GPU's that nobody said, as one that was said: the
+// second thing that ranks exchange here.
 class Misheard final : public Exchange {
  public:
   explicit Misheard(Exchange& exchange) : exchange_(exchange) {}
@@ -30,7 +31,7 @@ class Misheard final : public Exchange {
   Result<std::vector<std::vector<std::byte>>> allGather(const std::vector<std::byte>& mine) override {
     Result<std::vector<std::vector<std::byte>>> blobs = exchange_.allGather(mine);
     if (blobs && ++calls_ == 2) {
-      (*blobs)[0].back() ^= std::byte{1};
+      (*blobs)[0].back() ^= std::byte{0x80};  // the sign
     }
     return blobs;
   }
@@ -58,7 +59,7 @@ std::vector<Result<LinkTable>> learn(const std::vector<int>& labels, int mishear
       context.endpoint = endpoint->get();
       context.rank = rank;
       context.size = placement->ranks;
-      context.grouping = &*placement;
+      context.grouping = placement->nodes > 1 ? &*placement : nullptr;
       context.timeoutMs = 30000;
       context.abort = &abort;
       context.oversubscribed = true;
@@ -119,6 +120,27 @@ TEST(Measure, ARankWithOtherNumbersIsAnErrorOnAllRanks) {
       }
     });
   }
+}
+
+// Nothing is measured there; a file may say what GPUs cost.
+TEST(Measure, OneNodeReadsRankZerosFile) {
+  const std::string path = testing::TempDir() + "peal_measure_one_node_test";
+  std::filesystem::remove(path);
+  const auto expectAll = [&](const LinkTable& links) {
+    inProcess(path, [&] {
+      for (const Result<LinkTable>& one : learn({0, 0, 0})) {
+        ASSERT_TRUE(one) << one.error().message;
+        EXPECT_EQ(*one, links);
+      }
+    });
+  };
+  expectAll(assumedLinks());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  LinkTable known{{1, 2, 3}, {4, 5, 6}};
+  known.gpu.llUs = 0.75;
+  writeLinksFile(path, known);
+  expectAll(known);
+  std::filesystem::remove(path);
 }
 
 TEST(Measure, WritesTheFileOnceAndReadsItThen) {

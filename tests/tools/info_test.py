@@ -220,6 +220,51 @@ class PealInfo(unittest.TestCase):
             self.assertEqual(result.returncode, 2)
             self.assertIn(wrong[0] if wrong[1] == "1K" else wrong[1], result.stderr)
 
+    def test_explains_that_ranks_outnumber_processors(self):
+        crowd = str(len(os.sched_getaffinity(0)) + 1)
+        for ranks, size, chosen in ((crowd, "32K", "one_shot"), ("2", "32K", "one_shot"), ("2", "64K", "two_shot")):
+            answer = json.loads(run("--explain", "all_reduce", size, "--ranks-per-node", ranks, "--json").stdout)
+            self.assertEqual(answer["chosen"], chosen if ranks == "2" or int(ranks) <= 8 else "two_shot")
+            self.assertEqual("of more ranks than there are processors" in answer["reason"], ranks == crowd)
+
+    def test_explains_a_choice_on_gpus(self):
+        call = ("--explain", "all_reduce", "1M", "--ranks-per-node", "8", "--gpu-path")
+        text = run(*call, "nvlink")
+        self.assertEqual((text.returncode, text.stderr), (0, ""))
+        self.assertIn("all_reduce of 1048576 bytes on 1 node of 8 ranks on GPUs", text.stdout)
+        self.assertIn("path nvlink (assumed, not measured)", text.stdout)
+        self.assertRegex(text.stdout, r"algorithm +protocol +channels +predicted us +chunk bytes +function\n")
+        self.assertRegex(text.stdout, r"two_shot +ll128 +\d+ +[\d.]+ +\d+ +twoShotAllReduce\n")
+        self.assertRegex(text.stdout, r"chosen: two_shot: two_shot by ll128 is predicted to be [\d.]+ times as fast as the "
+                                      r"next, two_shot by simple; on one node auto sums in the order of ranks")
+        for path, protocols in (("same_device", 3), ("nvlink", 3), ("pcie", 2), ("host_memory", 2)):
+            answer = json.loads(run(*call, path, "--json").stdout)
+            rows = answer["candidates"]
+            self.assertEqual(len({row["protocol"] for row in rows}), protocols)
+            self.assertEqual(len({(row["algorithm"], row["protocol"]) for row in rows}), len(rows))
+            times = [row["predictedUs"] for row in rows]
+            self.assertEqual(times, sorted(times))
+            self.assertEqual(answer["chosen"], rows[0]["algorithm"])
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "links")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("".join(f"{where}_{what} 1\n" for where in ("inside", "between")
+                                   for what in ("latency_us", "gap_us", "us_per_byte")) + "gpu_ll128_us 50\n")
+            answer = json.loads(run(*call, "nvlink", "--json", PEAL_TUNER_FILE=path).stdout)
+        self.assertTrue(answer["gpus"]["fromFile"])
+        self.assertEqual(answer["gpus"]["cost"]["ll128Us"], 50)
+        self.assertNotEqual(answer["candidates"][0]["protocol"], "ll128")
+        nodes = run("--explain", "all_reduce", "16M", "--nodes", "2", "--ranks-per-node", "4", "--gpu-path", "nvlink")
+        self.assertRegex(nodes.stdout, r"hierarchical +simple ")
+        self.assertNotIn(" ll128 ", nodes.stdout.split("candidates")[1])
+        self.assertIn("legal are: simple, ll.", run(*call, "pcie", PEAL_PROTOCOL="ll128").stderr)
+        self.assertIn("PEAL_ALGO=ring forces the algorithm", run(*call, "pcie", PEAL_ALGO="ring").stdout)
+        for wrong in (("sky",), ("nvlink", "--nodes", "10")):
+            result = run(*call, *wrong)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("no path between GPUs" if wrong == ("sky",) else "80 ranks: a communicator on GPUs has at most",
+                          result.stderr)
+
     def test_a_misspelt_collective_is_told_the_right_one(self):
         for wrong, right in (("allreduce", "all_reduce"), ("ReduceScatter", "reduce_scatter"), ("bcast", None)):
             result = run("--explain", wrong, "1K")

@@ -133,6 +133,7 @@ struct Explain {
   std::vector<std::string> call;  // collective and size
   int nodes = 1;
   int ranksPerNode = 2;
+  std::string gpuPath;  // empty: on host memory
 };
 
 void printLink(const char* name, const json& cost) {
@@ -142,36 +143,75 @@ void printLink(const char* name, const json& cost) {
              usPerByte > 0 ? fmt::format("{:.3f} GB/s", 1e-3 / usPerByte) : std::string("bytes are free"));
 }
 
+void printLinks(const json& answer, int nodes) {
+  const json& links = answer.at("links");
+  const bool onGpu = answer.contains("gpus");
+  if (!onGpu || nodes > 1) {
+    fmt::print("\nlinks ({})\n", links.at("measured").get<bool>()    ? "measured"
+                                 : links.at("described").get<bool>() ? "described, not measured"
+                                                                     : "assumed, not measured");
+    if (!onGpu) {
+      printLink("inside", links.at("inside"));
+    }
+    printLink("between", links.at("between"));
+  }
+  if (onGpu) {
+    const json& gpus = answer.at("gpus");
+    const json& cost = gpus.at("cost");
+    fmt::print("\nGPUs of a node, path {} ({})\n", gpus.at("path").get<std::string>(),
+               gpus.at("fromFile").get<bool>() ? "PEAL_TUNER_FILE" : "assumed, not measured");
+    const auto us = [&](const char* name) { return cost.at(name).get<double>(); };
+    fmt::print(
+        "  a step {:.2f} us by ll, {:.2f} by ll128, {:.2f} by simple; a launch {:.2f} us, a channel more "
+        "{:.2f}\n",
+        us("llUs"), us("ll128Us"), us("simpleUs"), us("launchUs"), us("blockUs"));
+    fmt::print("  {:.1f} GB/s on a link, {:.1f} by a channel\n", 1e-3 / us("linkUsPerByte"),
+               1e-3 / us("blockUsPerByte"));
+  }
+}
+
+void printCandidates(const json& candidates, bool onGpu) {
+  std::vector<std::vector<std::string>> rows{{"algorithm", "predicted us", "chunk bytes", "function"}};
+  if (onGpu) {
+    rows.front().insert(rows.front().begin() + 1, {"protocol", "channels"});
+  }
+  for (const json& candidate : candidates) {
+    std::vector<std::string> row{
+        candidate.at("algorithm"), fmt::format("{:.1f}", candidate.at("predictedUs").get<double>()),
+        std::to_string(candidate.at("chunkBytes").get<size_t>()), candidate.at("function")};
+    if (onGpu) {
+      row.insert(row.begin() + 1, {candidate.at("protocol").get<std::string>(),
+                                   std::to_string(candidate.at("channels").get<int>())});
+    }
+    rows.push_back(row);
+  }
+  printTable(rows);
+}
+
 int explain(const Explain& asked, bool asJson) {
   const char* text = nullptr;
   const size_t bytes = peal::tools::parseSizeBytes(asked.call[1], "--explain's size");
+  const char* const collective = asked.call[0].c_str();
+  const bool onGpu = !asked.gpuPath.empty();
   const pealResult_t result =
-      pealExplainChoice(asked.call[0].c_str(), bytes, asked.nodes, asked.ranksPerNode, &text);
+      onGpu ? pealExplainGpuChoice(collective, bytes, asked.nodes, asked.ranksPerNode, asked.gpuPath.c_str(),
+                                   &text)
+            : pealExplainChoice(collective, bytes, asked.nodes, asked.ranksPerNode, &text);
   if (result == pealInvalidArgument) {
     throw peal::tools::UsageError(pealGetLastError(nullptr));
   }
-  check(result, "pealExplainChoice");
+  check(result, onGpu ? "pealExplainGpuChoice" : "pealExplainChoice");
   if (asJson) {
     fmt::print("{}", text);
     return 0;
   }
   const json answer = json::parse(text);
-  const json& links = answer.at("links");
-  fmt::print("{} of {} bytes on {} node{} of {} rank{}\n", asked.call[0], bytes, asked.nodes,
-             asked.nodes == 1 ? "" : "s", asked.ranksPerNode, asked.ranksPerNode == 1 ? "" : "s");
-  fmt::print("\nlinks ({})\n", links.at("measured").get<bool>()    ? "measured"
-                               : links.at("described").get<bool>() ? "described, not measured"
-                                                                   : "assumed, not measured");
-  printLink("inside", links.at("inside"));
-  printLink("between", links.at("between"));
-  fmt::print("\ncandidates\n");
-  std::vector<std::vector<std::string>> rows{{"algorithm", "predicted us", "chunk bytes", "function"}};
-  for (const json& candidate : answer.at("candidates")) {
-    rows.push_back({candidate.at("algorithm"),
-                    fmt::format("{:.1f}", candidate.at("predictedUs").get<double>()),
-                    std::to_string(candidate.at("chunkBytes").get<size_t>()), candidate.at("function")});
-  }
-  printTable(rows);
+  fmt::print("{} of {} bytes on {} node{} of {} rank{}{}\n", asked.call[0], bytes, asked.nodes,
+             asked.nodes == 1 ? "" : "s", asked.ranksPerNode, asked.ranksPerNode == 1 ? "" : "s",
+             onGpu ? " on GPUs" : "");
+  printLinks(answer, asked.nodes);
+  fmt::print("\ncandidates{}\n", onGpu ? ", each with its best number of channels" : "");
+  printCandidates(answer.at("candidates"), onGpu);
   fmt::print("\nchosen: {}: {}.\n", answer.at("chosen").get<std::string>(),
              answer.at("reason").get<std::string>());
   return 0;
@@ -207,6 +247,10 @@ int run(int argc, char** argv) {
       ->needs(explains)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_option("--gpu-path", asked.gpuPath,
+                 "With --explain: the ranks are on GPUs that reach each other so inside a node: same_device, "
+                 "nvlink, pcie or host_memory")
+      ->needs(explains);
   if (const auto code = peal::tools::parseArguments(app, argc, argv)) {
     return *code;
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 
+#include "lib/base/gpu_path.h"
 #include "lib/base/result.h"
 #include "transports/cuda_ipc/handle_post.h"
 #include "transports/cuda_ipc/identity.h"
@@ -45,7 +46,7 @@ struct Card {
 
 // Second and third: whether this rank reached every peer, and later whether every peer reached it.
 struct Vote {
-  int32_t linesWhole = 0;
+  GpuPath path = GpuPath::HostMemory;  // the slowest to a peer
   Reason against;
 };
 

@@ -109,9 +109,10 @@ Result<Connected> connectTogether(Exchange& exchange, std::unique_ptr<Endpoint> 
   if (device->whyNot.empty()) {
     connected.window = std::move(device->window);
     connected.peers = std::move(device->peers);
-    connected.linesWhole = device->linesWhole;
-    connected.sentence = fmt::format("{}; lines of 128 bytes {}", describe(connected),
-                                     device->linesWhole ? "stay whole on all paths" : "may be torn");
+    connected.path = device->path;
+    connected.sentence =
+        fmt::format("{}; lines of 128 bytes {}", describe(connected),
+                    keepsLinesWhole(device->path) ? "stay whole on all paths" : "may be torn");
     return connected;
   }
   device->peers.clear();  // before the next exchange, after which the peers free their windows
@@ -123,7 +124,7 @@ Result<Connected> connectTogether(Exchange& exchange, std::unique_ptr<Endpoint> 
   }
   connected.window = std::move(host->window);
   connected.peers = std::move(host->peers);
-  connected.linesWhole = false;
+  connected.path = GpuPath::HostMemory;
   connected.sentence = fmt::format("{}, because {}", describe(connected), device->whyNot);
   if (connected.rank == 0) {
     log(LogLevel::Warn, fmt::format("{}: {}", connected.name, connected.sentence));

@@ -23,8 +23,8 @@ namespace peal::cuda {
 struct DeviceWindows {
   std::shared_ptr<Window> window;
   std::vector<PeerWindow> peers;
-  std::optional<TimedCopies> copies;  // that tried them
-  bool linesWhole = true;
+  std::optional<TimedCopies> copies;   // that tried them
+  GpuPath path = GpuPath::SameDevice;  // the slowest of all ranks
   std::string whyNot;
 };
 // `watch`: this rank's (nullptr if it is alone on its node), or why it has none. It knows the peers of other

@@ -132,14 +132,14 @@ Result<PeerWindow> openInProcess(const Card& mine, const Card& theirs) {
   }
   view.address = view.shared->data();
   view.reach = mine.device == theirs.device ? Reach::SameDevice : Reach::PeerAccess;
-  view.linesWhole = true;
+  view.path = GpuPath::SameDevice;
   if (view.reach == Reach::PeerAccess) {
     PEAL_TRY(enablePeerAccess(mine.device, theirs.device));
     const Result<bool> nvlink = isNvlink(mine.device, theirs.device);
     if (!nvlink) {
       return nvlink.error();
     }
-    view.linesWhole = *nvlink;
+    view.path = *nvlink ? GpuPath::Nvlink : GpuPath::Pcie;
   }
   return view;
 }
@@ -150,8 +150,8 @@ Result<PeerWindow> openByIpc(const Card& mine, const Card& theirs) {
   }
   PeerWindow view;
   view.reach = Reach::Ipc;
-  view.linesWhole = mine.deviceUuid == theirs.deviceUuid;
-  if (!view.linesWhole) {
+  view.path = mine.deviceUuid == theirs.deviceUuid ? GpuPath::SameDevice : GpuPath::Pcie;
+  if (view.path != GpuPath::SameDevice) {
     const Result<int> device = deviceWith(theirs.deviceUuid);
     if (!device) {
       return device.error();
@@ -164,7 +164,7 @@ Result<PeerWindow> openByIpc(const Card& mine, const Card& theirs) {
       if (!nvlink) {
         return nvlink.error();
       }
-      view.linesWhole = *nvlink;
+      view.path = *nvlink ? GpuPath::Nvlink : GpuPath::Pcie;
     }
   }
   Result<IpcMapping> mapping = IpcMapping::open(mine.device, theirs.handle);
@@ -183,12 +183,12 @@ Result<void> openAll(const DeviceMemoryOptions& options, const std::vector<Card>
   for (size_t peer = 0; peer < cards.size(); ++peer) {
     if (static_cast<int>(peer) == rank) {
       windows.peers[peer].address = windows.window->data();
-      windows.peers[peer].linesWhole = true;
+      windows.peers[peer].path = GpuPath::SameDevice;
       continue;
     }
     if (!options.onThisNode(static_cast<int>(peer))) {
       windows.peers[peer].reach = Reach::OtherNode;
-      windows.peers[peer].linesWhole = true;  // nothing is stored there
+      windows.peers[peer].path = GpuPath::SameDevice;  // nothing is stored there
       continue;
     }
     const bool local = sameProcess(mine.process, cards[peer].process);
@@ -228,8 +228,10 @@ Result<void> makeCopies(int device, int ranks, DeviceWindows& windows) {
 // All ranks' votes on one step. True: nobody is against it.
 Result<bool> agreed(Exchange& exchange, const Result<void>& mine, DeviceWindows& windows) {
   Vote vote;
-  vote.linesWhole = std::all_of(windows.peers.begin(), windows.peers.end(),
-                                [](const PeerWindow& peer) { return peer.linesWhole; });
+  vote.path = GpuPath::SameDevice;
+  for (const PeerWindow& peer : windows.peers) {
+    vote.path = std::max(vote.path, peer.path);
+  }
   if (!mine) {
     vote.against.set(mine.error().message);
   }
@@ -238,8 +240,9 @@ Result<bool> agreed(Exchange& exchange, const Result<void>& mine, DeviceWindows&
     return votes.error();
   }
   windows.whyNot = firstReason(*votes, &Vote::against);
-  windows.linesWhole =
-      std::all_of(votes->begin(), votes->end(), [](const Vote& other) { return other.linesWhole != 0; });
+  for (const Vote& other : *votes) {
+    windows.path = std::max(windows.path, other.path);
+  }
   return windows.whyNot.empty();
 }
 

@@ -37,7 +37,7 @@ struct Connected {
   std::shared_ptr<Window> window;
   std::vector<PeerWindow> peers;  // by rank; the own entry has Reach::Self
   std::optional<TimedCopies> copies;
-  bool linesWhole = true;
+  GpuPath path = GpuPath::SameDevice;  // the slowest of all ranks
   std::string sentence;
   std::shared_ptr<Regions> regions;
   std::unique_ptr<Watch> watch;  // nullptr in a communicator of one rank
@@ -52,7 +52,7 @@ class CudaIpcMemory final : public DeviceMemory {
   std::byte* peerWindow(int peerRank) override { return at(peerRank).address; }
   Reach reach(int peerRank) const override { return at(peerRank).reach; }
   const std::string& sentence() const override { return connected_.sentence; }
-  bool keepsLinesWhole() const override { return connected_.linesWhole; }
+  GpuPath path() const override { return connected_.path; }
   Result<uint64_t> registerBuffer(const void* data, size_t bytes) override;
   Result<void> deregisterBuffer(uint64_t id, Deadline deadline) override;
   Result<void> deregisterAll(Deadline deadline) override;

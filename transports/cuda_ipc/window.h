@@ -113,7 +113,7 @@ class Window {
 struct PeerWindow {
   Reach reach = Reach::Self;
   std::byte* address = nullptr;  // as kernels of this rank address it
-  bool linesWhole = false;
+  GpuPath path = GpuPath::HostMemory;
   std::shared_ptr<Window> shared;  // of this process
   IpcMapping ipc;
   PinnedMapping pinned;

@@ -26,11 +26,6 @@ struct Agreement {
 // Collective: every rank comes with what it found, an error included, so that all fail or none.
 Result<Agreement> agree(Exchange& exchange, const DeviceOptions& options);
 
-// The shape of the boxes for so many channels at most; fewer, and then smaller slots, where a window of
-// `ranks` boxes would exceed bufferBytes. An error if the smallest ones do. slotBytes: of a message's
-// payload; 0: as large as fits.
-Result<BoxShape> shapeFor(int ranks, int channels, int slots, size_t slotBytes, size_t bufferBytes);
-
 // Collective: passes this rank's result on, and returns the first error of any rank.
 Result<void> agreeOn(Exchange& exchange, const Result<void>& mine);
 

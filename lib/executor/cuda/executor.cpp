@@ -175,7 +175,7 @@ CudaExecutor::CudaExecutor(const DeviceOptions& options, const Agreement& agreem
              .slotBytes = agreement.shape.payloadBytes(Protocol::Simple),
              .llBytes = agreement.shape.payloadBytes(Protocol::LL),
              .ll128Bytes = agreement.shape.payloadBytes(Protocol::LL128),
-             .linesWhole = resources_->memory->keepsLinesWhole(),
+             .path = resources_->memory->path(),
              .simpleOnly = resources_->proxy != nullptr} {
   // Kernels that wait for a lost peer are told by the thread that noticed, whatever this one does.
   resources_->memory->onLoss([resources = resources_.get()] { resources->raiseStop(); });

@@ -33,6 +33,19 @@ TEST(Links, MayHaveCommentsAndBlanks) {
   EXPECT_EQ(*read, (LinkTable{{1, 0.5, 1e-4}, {30, 5, 0.008}}));
 }
 
+TEST(Links, MaySayWhatGpusCost) {
+  LinkTable links = kUnround;
+  links.gpu.llUs = 0.6;
+  links.gpu.linkUsPerByte = 1.0 / 300000;
+  const std::string text = formatLinks(links);
+  EXPECT_NE(text.find("gpu_ll_us 0.6\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("gpu_ll128_us"), std::string::npos) << text;
+  const Result<LinkTable> read = parseLinks(text, "test");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, links);
+  EXPECT_NE(hashOf(links), hashOf(kUnround));
+}
+
 void expectRefused(const std::string& text, const std::string& part) {
   const Result<LinkTable> read = parseLinks(text, "costs.txt");
   ASSERT_FALSE(read) << text;

@@ -183,57 +183,16 @@ TEST(Tuner, TakesTheRingBetweenUnevenNodesWhereBytesCount) {
   }
 }
 
-TEST(Tuner, RefusesTheRingBetweenNodesOnGpus) {
-  const Placement pairs(Placement::byNode({2, 2}));
-  DeviceQuestion question{
-      .call = questionOn(pairs, pealStatAllReduce, 4096), .llBytes = 4096, .ll128Bytes = 4096};
-  question.call.forced = "hierarchical_ring";
-  const Result<Choice> refused = chooseOnDevice(question);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, pealInvalidUsage);
-  EXPECT_NE(
-      refused.error().message.find("is not legal for this operation on GPUs; legal are: hierarchical, tree, "
-                                   "one_shot, two_shot, ring."),
-      std::string::npos)
-      << refused.error().message;
-}
-
-TEST(Tuner, SendsSumsOfChosenTermsInSimpleMessagesOnGpus) {
-  DeviceQuestion question{.call = {.kind = pealStatAllReduce, .bytes = 4096, .size = 4, .slotBytes = 65536},
-                          .llBytes = 4096,
-                          .ll128Bytes = 4096};
-  question.call.forced = "tree";
-  const Result<Choice> tree = chooseOnDevice(question);
-  ASSERT_TRUE(tree) << tree.error().message;
-  EXPECT_EQ(tree->algorithm, Algorithm::Tree);
-  EXPECT_EQ(tree->protocol, Protocol::Simple);
-  question.forced = "ll";
-  const Result<Choice> refused = chooseOnDevice(question);
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("PEAL_PROTOCOL=ll is not legal with PEAL_ALGO=tree"),
-            std::string::npos)
-      << refused.error().message;
-}
-
-TEST(Tuner, TakesHierarchicalOnGpusWhereNodesShareALink) {
-  const Placement pairs(Placement::byNode({2, 2}));
-  DeviceQuestion question{.call = {.kind = pealStatAllReduce,
-                                   .bytes = size_t{1} << 20,
-                                   .size = 4,
-                                   .slotBytes = 65536,
-                                   .nodes = &*pairs},
-                          .llBytes = 4096,
-                          .ll128Bytes = 4096};
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::Hierarchical);
-  question.call.bytes = 1024;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::OneShot);
-  question.call.bytes = size_t{1} << 20;
-  question.call.deterministic = true;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::TwoShot);
-  const Placement apart(Placement::byNode({1, 1, 1, 1}));
-  question.call.deterministic = false;
-  question.call.nodes = &*apart;
-  EXPECT_EQ(chooseOnDevice(question)->algorithm, Algorithm::TwoShot);
+// Ranks that share processors meet dearly, and copy less well than they sum from slots.
+TEST(Tuner, TakesOneShotForMoreWhereRanksOutnumberProcessors) {
+  TunerQuestion question{
+      .kind = pealStatAllReduce, .bytes = 32768, .size = 8, .slotBytes = 65536, .crowded = true};
+  EXPECT_EQ(chosen(question), Algorithm::OneShot);
+  question.bytes = 32769;
+  EXPECT_EQ(chosen(question), Algorithm::TwoShot);
+  question.bytes = 32768;
+  question.crowded = false;
+  EXPECT_EQ(chosen(question), Algorithm::TwoShot);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TABLE = {
     IPC + "device_windows.cpp": [
         ("peer access not asked for", "can == 0", "false", "DeviceMemory.AllFallBackWhereOnePairHasNoPeerAccess"),
         ("every path keeps lines whole", "atomics != 0", "true", TORN),
-        ("other ranks' lines do not count", "other.linesWhole != 0", "true", TORN),
+        ("other ranks' lines do not count", "std::max(windows.path, other.path)", "vote.path", TORN),
     ],
     IPC + "watch.cpp": [
         ("a window is freed while peers may write it", "importer.ended || (importer.left && importer.outgoing.empty())",
