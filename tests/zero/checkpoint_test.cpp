@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -246,6 +247,33 @@ TEST(Checkpoint, WeightsOfAnotherTypeAreRefusedOrConverted) {
     narrow.engine().load(directory / "fp32");
     EXPECT_EQ(narrow.read(pealZeroMaster), masters);
     EXPECT_EQ(Checkpoint(directory / "fp32").info().weightBytes, 0);
+  });
+}
+
+// Epsilons below the least were legal once: an engine with the least one loads what was saved with them.
+TEST(Checkpoint, EpsilonsThatWereLegalOnceAreTheLeast) {
+  const CheckpointDirectory directory;
+  onRanks(1, [&](int rank, pealComm_t comm) {
+    pealZeroOptions_t options = roundingOptions(2, Rounding::Nearest);
+    options.epsilon = 1.2e-38;
+    Trainer trainer(comm, rank, options, unevenShape());
+    trainer.step();
+    trainer.engine().save(directory / "a");
+    const std::string file = directory / "a/manifest.txt";
+    std::ostringstream whole;
+    whole << std::ifstream(file).rdbuf();
+    std::string text = whole.str();
+    const std::string least = fmt::format(" {:016x} ", std::bit_cast<uint64_t>(1.2e-38));
+    ASSERT_NE(text.find(least), std::string::npos);
+    text.replace(text.find(least), least.size(), fmt::format(" {:016x} ", 0));
+    text.resize(text.rfind("checksum "));
+    std::ofstream(file) << text
+                        << fmt::format("checksum {:08x}\n", checkpoint::crc32c(0, text.data(), text.size()));
+    const auto before = stateOf(trainer);
+    trainer.engine().load(directory / "a");
+    EXPECT_TRUE(sameBits(stateOf(trainer), before));
+    Trainer other(comm, rank, roundingOptions(2, Rounding::Nearest), unevenShape());
+    EXPECT_CONTAINS(failureOf(pealInvalidUsage, [&] { other.engine().load(directory / "a"); }), "epsilon");
   });
 }
 

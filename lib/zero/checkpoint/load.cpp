@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 
+#include "lib/reduce/adamw.h"
 #include "lib/zero/checkpoint/crc32c.h"
 #include "lib/zero/checkpoint/reader.h"
 
@@ -30,7 +32,8 @@ Result<void> checkAdamw(const AdamwNumbers& saved, const AdamwNumbers& own, cons
     double saved, own;
   };
   for (const Pair& pair : {Pair{"beta1", saved.beta1, own.beta1}, Pair{"beta2", saved.beta2, own.beta2},
-                           Pair{"epsilon", saved.epsilon, own.epsilon},
+                           // Engines once took less than the least.
+                           Pair{"epsilon", std::max(saved.epsilon, kLeastEpsilon), own.epsilon},
                            Pair{"weightDecay", saved.weightDecay, own.weightDecay}}) {
     if (pair.saved != pair.own) {
       return Error{pealInvalidUsage,
