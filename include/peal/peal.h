@@ -43,8 +43,13 @@ typedef struct pealComm* pealComm_t;
 
 /* A queue of work. Host communicators: NULL, or a stream made by pealStreamCreate. GPU communicators: a
  * cudaStream_t of the rank's device, cast to this type; NULL is the default stream. One given where the other
- * belongs is pealInvalidArgument. */
+ * belongs is pealInvalidArgument. With PEAL_STREAM_IS_CUDA defined before this header is included it is
+ * cudaStream_t, so that none has to be cast. */
+#ifdef PEAL_STREAM_IS_CUDA
+typedef struct CUstream_st* pealStream_t;
+#else
 typedef struct pealStream* pealStream_t;
+#endif
 
 /* A mark in a stream. */
 typedef struct pealEvent* pealEvent_t;
@@ -107,6 +112,11 @@ typedef enum { pealScalarDevice = 0, pealScalarHostImmediate = 1 } pealScalarRes
 #define PEAL_SPLIT_NOCOLOR (-1)
 /* pealConfig_t::device and the device lists of pealCommInitAll: host memory. */
 #define PEAL_DEVICE_HOST (-1)
+/* pealConfig_t::device and PEAL_DEVICE ("current", "auto") only: the calling thread's current CUDA device,
+ * which is what NCCL takes; and GPU k modulo their number for the k-th rank of a machine, which the launcher
+ * must say. */
+#define PEAL_DEVICE_CURRENT (-2)
+#define PEAL_DEVICE_AUTO (-3)
 
 /* Options of a communicator. Start from PEAL_CONFIG_INITIALIZER; a field left undefined takes its
  * default from the configuration table (`peal-info --config`). */
@@ -114,7 +124,7 @@ typedef struct pealConfig {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int device;           /* PEAL_DEVICE_HOST or a GPU's number; default PEAL_DEVICE (-1: host memory) */
+  int device;           /* PEAL_DEVICE_... or a GPU's number; default PEAL_DEVICE (host memory) */
   int deterministic;    /* 1: every sum is taken in rank order, bit for bit a plain loop over ranks */
   int timeoutMs;        /* deadline of every wait, from 1; default PEAL_TIMEOUT_MS */
   const char* commName; /* appears in messages; copied; may be NULL */
@@ -179,9 +189,9 @@ PEAL_API pealResult_t pealGetUniqueId(pealUniqueId* uniqueId);
 
 /* Joins. Blocks until all nranks ranks have joined or the start deadline has passed; the error then
  * names the ranks that are missing. Inside a group it returns at once and the group's end waits.
- * Without a config the device is that of PEAL_DEVICE: host memory if the variable is not set. Either all
- * ranks are on GPUs or none is. On a GPU it makes memory and streams on that device, at most
- * PEAL_DEVICE_BUFFER_BYTES; the caller's current device stays what it was. */
+ * Without a config the device is that of PEAL_DEVICE: host memory if the variable is not set, whatever CUDA's
+ * current device is. Either all ranks are on GPUs or none is. On a GPU it makes memory and streams on that
+ * device, at most PEAL_DEVICE_BUFFER_BYTES; the caller's current device stays what it was. */
 PEAL_API pealResult_t pealCommInitRank(pealComm_t* comm, int nranks, pealUniqueId commId, int rank);
 PEAL_API pealResult_t pealCommInitRankConfig(pealComm_t* comm, int nranks, pealUniqueId commId, int rank,
                                              pealConfig_t* config);

@@ -16,7 +16,7 @@
 //  - with a stream, a range belongs to the call until the stream has passed it, as in peal.h:
 //        comm.allReduce(x, pealSum, stream); x[0] = 1;   // wrong: the call may still read or write x
 //  - on a GPU (Options::device) a range is memory of that device, such as a DeviceBuffer, and a stream is a
-//    cudaStream_t cast to pealStream_t; without one the call goes to the default stream and returns at once.
+//    cudaStream_t; without one the call goes to the default stream and returns at once.
 //  - threads: as in peal.h, one thread at a time uses a communicator; abort() alone may come from another.
 //
 // Inside the project only tools, benches and tests include this header, and never together with headers of
@@ -46,6 +46,8 @@
 
 #include "peal/element.hpp"
 #include "peal/peal.h"
+
+struct CUstream_st;  // a cudaStream_t points to one
 
 namespace peal {
 // Inline, so that users write peal::Communicator while the linker's names cannot meet those of the library.
@@ -204,7 +206,11 @@ class On {
   On() = default;
   On(const Stream& stream) : stream_(stream.handle()) {}  // NOLINT(google-explicit-constructor)
   On(pealStream_t stream) : stream_(stream) {}            // NOLINT(google-explicit-constructor)
-  On(Stream&&) = delete;                                  // a temporary stream would run the call at once
+#ifndef PEAL_STREAM_IS_CUDA
+  On(CUstream_st* stream)  // NOLINT(google-explicit-constructor): a cudaStream_t
+      : stream_(reinterpret_cast<pealStream_t>(stream)) {}
+#endif
+  On(Stream&&) = delete;  // a temporary stream would run the call at once
   pealStream_t handle() const noexcept { return stream_; }
 
  private:
@@ -218,7 +224,7 @@ struct Options {
   std::optional<bool> deterministic = std::nullopt;  // sums in rank order, bit for bit a plain loop
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;  // of every wait
   std::string name = {};                                             // appears in messages
-  std::optional<int> device = std::nullopt;                          // a GPU's number, or PEAL_DEVICE_HOST
+  std::optional<int> device = std::nullopt;                          // a GPU's number, or PEAL_DEVICE_...
 
   // The C form; name must outlive its use.
   pealConfig_t config() const {

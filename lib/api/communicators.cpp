@@ -68,11 +68,43 @@ Result<CommOptions> overlay(const char* function, const pealConfig_t* config, Co
   return base;
 }
 
+// The device that PEAL_DEVICE_CURRENT and PEAL_DEVICE_AUTO stand for.
+Result<int> findDevice(int wish) {
+  if (wish == PEAL_DEVICE_CURRENT) {
+    return currentDevice();
+  }
+  Result<int> count = countDevices();
+  if (!count) {
+    return count.error();
+  }
+  Result<Launch> launch = detectLaunch();
+  if (!launch) {
+    return launch.error();
+  }
+  if (launch->localRank < 0) {
+    return Error{
+        pealInvalidUsage,
+        "nobody says which of its machine's ranks this is. Set PEAL_LOCAL_RANK and PEAL_LOCAL_SIZE, or name "
+        "the GPU."};
+  }
+  return launch->localRank % *count;
+}
+
 Result<CommOptions> resolve(const char* function, const pealConfig_t* config, const CommOptions& base) {
   Result<CommOptions> options = overlay(function, config, base);
   if (options) {
     const bool given = config != nullptr && config->device != PEAL_CONFIG_UNDEF_INT;
-    PEAL_TRY(checkDevice(function, given ? "config.device" : "the device (PEAL_DEVICE)", options->device));
+    const char* const what = given ? "config.device" : "the device (PEAL_DEVICE)";
+    if (options->device == PEAL_DEVICE_CURRENT || options->device == PEAL_DEVICE_AUTO) {
+      Result<int> found = findDevice(options->device);
+      if (!found) {
+        return Error{found.error().code, fmt::format("{}: {} is {}; {}", function, what,
+                                                     options->device == PEAL_DEVICE_AUTO ? "auto" : "current",
+                                                     found.error().message)};
+      }
+      options->device = *found;
+    }
+    PEAL_TRY(checkDevice(function, what, options->device));
   }
   return options;
 }

@@ -74,7 +74,10 @@ const char* knobTypeName(KnobType type) {
 }
 
 std::string rangeText(const KnobInfo& info) {
-  return info.type == KnobType::Integer ? fmt::format("{}..{}", info.least, info.most) : info.choices;
+  if (info.type != KnobType::Integer) {
+    return info.choices;
+  }
+  return fmt::format("{}..{}{}{}", info.least, info.most, *info.choices != 0 ? ", " : "", info.choices);
 }
 
 std::string knobJson(const KnobInfo& info, const Result<Configuration>& table) {

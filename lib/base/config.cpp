@@ -72,8 +72,10 @@ constexpr std::array<KnobInfo, static_cast<size_t>(Knob::Count)> kTable{{
      "host:port at which rank 0 listens, the same on every rank (IPv6 in brackets). Unset: the launcher's "
      "word, or a local socket when all ranks are on one machine.",
      false},
-    {Knob::Device, "PEAL_DEVICE", KnobType::Integer, "-1", -1, 1023, "",
-     "Device of a communicator whose options do not name one: -1 is host memory, else a GPU's number.",
+    {Knob::Device, "PEAL_DEVICE", KnobType::Integer, "-1", -3, 1023, "host=-1|current=-2|auto=-3",
+     "Device of a communicator whose options do not name one: host memory, a GPU's number, current for the "
+     "calling thread's current CUDA device, auto for GPU k modulo their number on the k-th rank of a "
+     "machine.",
      false},
     {Knob::Channels, "PEAL_CHANNELS", KnobType::Integer, "0", 0, 32, "",
      "The most blocks of a GPU that one operation uses; 0 lets peal choose.", false},
@@ -139,13 +141,30 @@ bool isChoice(std::string_view choices, std::string_view text) {
   return false;
 }
 
+// The number that `text` names, or `text`.
+std::string_view numberOf(std::string_view names, std::string_view text) {
+  while (!names.empty()) {
+    const size_t bar = std::min(names.find('|'), names.size());
+    const std::string_view entry = names.substr(0, bar);
+    const size_t equals = entry.find('=');
+    if (entry.substr(0, equals) == text) {
+      return entry.substr(equals + 1);
+    }
+    names.remove_prefix(std::min(bar + 1, names.size()));
+  }
+  return text;
+}
+
 Result<int64_t> parseInteger(const KnobInfo& info, std::string_view text) {
   int64_t value = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (fault != std::errc() || end != text.data() + text.size() || value < info.least || value > info.most) {
+  const std::string_view number = numberOf(info.choices, text);
+  const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (fault != std::errc() || end != number.data() + number.size() || value < info.least ||
+      value > info.most) {
+    const std::string names = *info.choices != 0 ? fmt::format(" and none of {}", info.choices) : "";
     return Error{pealInvalidArgument,
-                 fmt::format("{}=\"{}\" is not a whole number from {} to {}. {} Default: {}.", info.name,
-                             text, info.least, info.most, info.help, info.defaultText)};
+                 fmt::format("{}=\"{}\" is not a whole number from {} to {}{}. {} Default: {}.", info.name,
+                             text, info.least, info.most, names, info.help, info.defaultText)};
   }
   return value;
 }

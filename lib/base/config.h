@@ -66,7 +66,7 @@ struct KnobInfo {
   KnobType type;
   const char* defaultText;
   int64_t least, most;  // Integer only
-  const char* choices;  // Choice only, separated by '|'
+  const char* choices;  // of Choice, separated by '|'; of Integer, names for numbers: "name=number|..."
   const char* help;     // one sentence, with the unit
   bool secret;          // the value is never printed
 };

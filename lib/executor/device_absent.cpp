@@ -25,6 +25,9 @@ DeviceSupport probeDevices() { return {.built = false, .architectures = "", .cou
 
 Result<void> checkDevice(int device) { return absent(fmt::format("device {} is not usable", device)); }
 
+Result<int> currentDevice() { return absent("there is no current device"); }
+Result<int> countDevices() { return absent("there is no device"); }
+
 Result<void*> allocateDevice(int device, size_t bytes) {
   return absent(fmt::format("no {} bytes of device {}", bytes, device));
 }

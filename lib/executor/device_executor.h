@@ -106,6 +106,9 @@ DeviceSupport probeDevices();
 
 // Whether a communicator can be on this device; the error's sentence says why not.
 Result<void> checkDevice(int device);
+// The calling thread's current device, and how many there are: at least one, or an error.
+Result<int> currentDevice();
+Result<int> countDevices();
 // Memory of a device, freed by freeDevice.
 Result<void*> allocateDevice(int device, size_t bytes);
 Result<void> freeDevice(void* data);

@@ -350,4 +350,45 @@ TEST(Misuse, TheKnobSaysTheDevice) {
   });
 }
 
+// What a communicator of one rank is on, in this environment and with this device in its options.
+int deviceWith(int wish) {
+  pealUniqueId id{};
+  pealComm_t comm = nullptr;
+  pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+  config.device = wish;
+  PEAL_EXPECT_OK(pealGetUniqueId(&id));
+  PEAL_EXPECT_OK(pealCommInitRankConfig(&comm, 1, id, 0, &config));
+  int device = -5;
+  PEAL_EXPECT_OK(pealCommCuDevice(comm, &device));
+  PEAL_EXPECT_OK(pealCommDestroy(comm));
+  return device;
+}
+
+TEST(Misuse, TheDeviceMayBeTheCurrentOneOrTheRanksShare) {
+  inProcess(with(smallGpu(), {{"PEAL_DEVICE", "current"}}), [] {
+    cudaOk(cudaSetDevice(2), "cudaSetDevice");
+    EXPECT_EQ(deviceWith(PEAL_CONFIG_UNDEF_INT), 2);
+    EXPECT_EQ(deviceWith(PEAL_DEVICE_HOST), PEAL_DEVICE_HOST);
+    pealUniqueId id{};
+    PEAL_EXPECT_OK(pealGetUniqueId(&id));
+    pealComm_t comm = nullptr;
+    pealConfig_t config = PEAL_CONFIG_INITIALIZER;
+    config.device = PEAL_DEVICE_AUTO;
+    expectRefused(pealCommInitRankConfig(&comm, 1, id, 0, &config), pealInvalidUsage,
+                  {"config.device is auto", "PEAL_LOCAL_RANK"});
+  });
+  inProcess(with(smallGpu(), {{"PEAL_DEVICE", "auto"},
+                              {"PEAL_RANK", "9"},
+                              {"PEAL_SIZE", "10"},
+                              {"PEAL_LOCAL_RANK", "9"},
+                              {"PEAL_LOCAL_SIZE", "10"}}),
+            [] {
+              int count = 0;
+              cudaOk(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+              ASSERT_LT(count, 9);
+              EXPECT_EQ(deviceWith(PEAL_CONFIG_UNDEF_INT), 9 % count);
+              EXPECT_EQ(deviceWith(PEAL_DEVICE_CURRENT), 0);
+            });
+}
+
 }  // namespace

@@ -1,10 +1,8 @@
 // All-to-all, gather and scatter: every element against where it must come from, and what is refused.
 #include <gtest/gtest.h>
 
-#include <thread>
 #include <vector>
 
-#include "peal/peal.hpp"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -117,30 +115,6 @@ TEST(Exchanges, NameTheRanksOfDifferentCounts) {
     const std::string sentence = pealGetLastError(nullptr);
     EXPECT_NE(sentence.find("rank"), std::string::npos) << sentence;
   });
-}
-
-TEST(Exchanges, OfTheCppFaceCheckSizes) {
-  const pealUniqueId id = face::makeUniqueId();
-  const auto body = [&](int rank) {
-    face::Communicator comm = face::Communicator::join(rank, 2, id);
-    const std::vector<float> mine{static_cast<float>(rank), static_cast<float>(rank + 10)};
-    std::vector<float> got(2), gathered(rank == 0 ? 2 : 0), one(1);
-    comm.allToAll(mine, got);
-    EXPECT_EQ(got, (std::vector<float>{static_cast<float>(10 * rank), static_cast<float>(10 * rank + 1)}));
-    comm.gather(std::span(mine).first(1), gathered, 0);
-    EXPECT_EQ(gathered, rank == 0 ? (std::vector<float>{0, 1}) : std::vector<float>());
-    comm.scatter(gathered, one, 0);
-    EXPECT_EQ(one[0], static_cast<float>(rank));
-    std::vector<float> three(3);
-    EXPECT_THROW(comm.allToAll(three, three), face::Error);
-    if (rank == 0) {
-      EXPECT_THROW(comm.gather(mine, one, 0), face::Error);
-      EXPECT_THROW(comm.scatter(three, one, 0), face::Error);
-    }
-  };
-  std::thread other(body, 1);
-  body(0);
-  other.join();
 }
 
 }  // namespace

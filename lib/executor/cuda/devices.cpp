@@ -78,6 +78,23 @@ Result<void> checkDevice(int device) {
   return {};
 }
 
+Result<int> currentDevice() {
+  const cuda::RelaxedCapture relaxed;
+  int device = 0;
+  PEAL_TRY(cudaResult(cudaGetDevice(&device), "asking CUDA for the current device"));
+  return device;
+}
+
+Result<int> countDevices() {
+  const cuda::RelaxedCapture relaxed;
+  Result<int> count = deviceCount();
+  if (count && *count < 1) {
+    return Error{pealInvalidArgument,
+                 "this process sees no GPU (CUDA_VISIBLE_DEVICES decides which). Use host memory."};
+  }
+  return count;
+}
+
 Result<void*> allocateDevice(int device, size_t bytes) {
   PEAL_TRY(checkDevice(device));
   const cuda::RelaxedCapture relaxed;

@@ -17,6 +17,16 @@ PEAL_TEST_EQUAL(inProgressIsNccls, pealInProgress, 7);
 PEAL_TEST_EQUAL(uniqueIdIsNccls, sizeof(pealUniqueId), 128);
 PEAL_TEST_EQUAL(segmentsAreTwoWords, sizeof(pealAdamwSegment_t), 16);
 
+/* As CUDA declares it. */
+typedef struct CUstream_st* cudaStream_t;
+#ifndef PEAL_STREAM_IS_CUDA
+#define AS_STREAM (pealStream_t)
+#else
+#define AS_STREAM
+#endif
+pealResult_t barrierOn(pealComm_t comm, cudaStream_t stream);
+pealResult_t barrierOn(pealComm_t comm, cudaStream_t stream) { return pealBarrier(comm, AS_STREAM stream); }
+
 pealConfig_t defaultConfig(void);
 pealConfig_t defaultConfig(void) {
   pealConfig_t config = PEAL_CONFIG_INITIALIZER;

@@ -375,6 +375,37 @@ TEST(StreamOfTheFace, KnowsWhatIsNotDoneYet) {
   EXPECT_GE(after.millisecondsSince(before), 0.0f);
 }
 
+TEST(CommunicatorOfTheFace, ExchangesCheckSizes) {
+  const pealUniqueId id = peal::makeUniqueId();
+  const auto body = [&](int rank) {
+    peal::Communicator comm = peal::Communicator::join(rank, 2, id);
+    const std::vector<float> mine{static_cast<float>(rank), static_cast<float>(rank + 10)};
+    std::vector<float> got(2), gathered(rank == 0 ? 2 : 0), one(1);
+    comm.allToAll(mine, got);
+    EXPECT_EQ(got, (std::vector<float>{static_cast<float>(10 * rank), static_cast<float>(10 * rank + 1)}));
+    comm.gather(std::span(mine).first(1), gathered, 0);
+    EXPECT_EQ(gathered, rank == 0 ? (std::vector<float>{0, 1}) : std::vector<float>());
+    comm.scatter(gathered, one, 0);
+    EXPECT_EQ(one[0], static_cast<float>(rank));
+    std::vector<float> three(3);
+    EXPECT_THROW(comm.allToAll(three, three), peal::Error);
+    if (rank == 0) {
+      EXPECT_THROW(comm.gather(mine, one, 0), peal::Error);
+      EXPECT_THROW(comm.scatter(three, one, 0), peal::Error);
+    }
+  };
+  std::thread other(body, 1);
+  body(0);
+  other.join();
+}
+
+// A cudaStream_t is a pointer to one of these, whatever it points to here.
+TEST(StreamOfTheFace, TakesCudaStreamsWithoutACast) {
+  auto* const stream = reinterpret_cast<CUstream_st*>(64);
+  EXPECT_EQ(peal::On(stream).handle(), reinterpret_cast<pealStream_t>(64));
+  EXPECT_EQ(peal::On().handle(), nullptr);
+}
+
 TEST(StreamOfTheFace, MovesWithWhatItOwns) {
   peal::Stream one;
   const pealStream_t handle = one.handle();

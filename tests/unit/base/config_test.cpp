@@ -60,8 +60,10 @@ TEST(ConfigTable, EveryKnobDescribesItself) {
     if (info.type == KnobType::Integer) {
       EXPECT_LT(info.least, info.most) << name;
     }
-    EXPECT_EQ(info.type == KnobType::Choice, std::string(info.choices).find('|') != std::string::npos)
-        << name;
+    const std::string choices = info.choices;
+    const bool namesNumbers = choices.find('=') != std::string::npos;
+    EXPECT_EQ(info.type == KnobType::Choice, choices.find('|') != std::string::npos && !namesNumbers) << name;
+    EXPECT_TRUE(info.type == KnobType::Integer || !namesNumbers) << name;
     // The unit in the name is the unit in the help.
     if (name.ends_with("_MS")) {
       EXPECT_NE(help.find("milliseconds"), std::string::npos) << name;
@@ -90,6 +92,18 @@ TEST(Configuration, DefaultsAreLegalAndKnownAsDefaults) {
     if (info.type == KnobType::Integer) {
       EXPECT_EQ(std::to_string(read->integer(info.knob)), info.defaultText) << info.name;
     }
+  }
+}
+
+TEST(Configuration, SomeNumbersHaveNames) {
+  for (const auto& [text, device] :
+       {std::pair("host", -1), {"current", -2}, {"auto", -3}, {"-2", -2}, {"7", 7}}) {
+    const Result<Configuration> read = readWith({{"PEAL_DEVICE", text}});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(read->integer(Knob::Device), device) << text;
+  }
+  for (const char* text : {"hos", "host=", "host=-1", "-4", "", "|"}) {
+    expectRefused("PEAL_DEVICE", text, "none of host=-1|current=-2|auto=-3");
   }
 }
 
