@@ -19,9 +19,10 @@ constexpr size_t kOneShotMostBytes = 65536;
 // when the peers take it.
 constexpr size_t kWholeBytes = size_t{1} << 40;
 constexpr size_t kTwoShotChunkBytes = size_t{512} << 10;
-// Up to these sizes, of the whole array. Beyond, slots win where memory has small pages: the system copies
-// page by page with stores that leave nothing else in the cache. And short all-reduces meet too often to call
-// it.
+// Between these sizes, of the whole array. Beyond, slots win where memory has small pages: the system copies
+// page by page with stores that leave nothing else in the cache. Below, its call costs more than a slot, and
+// short all-reduces meet too often to call it.
+constexpr size_t kDirectLeastBytes = size_t{64} << 10;
 constexpr size_t kGatherDirectMostBytes = size_t{8} << 20;
 constexpr size_t kReduceDirectMostBytes = size_t{2} << 20;
 constexpr size_t kTwoShotDirectLeastBytes = size_t{512} << 10;
@@ -115,17 +116,18 @@ namespace {
 // The longest message of a direct algorithm that needs no slots; 0: it keeps them. Broadcast and reduce do:
 // there one rank has little else to do than filling them while the other empties them.
 size_t directBytesOf(Algorithm algorithm, const TunerQuestion& question) {
-  if (!question.reachesAll) {
+  const size_t bytes = question.bytes;
+  if (!question.reachesAll || bytes < kDirectLeastBytes) {
     return 0;
   }
-  const size_t bytes = question.bytes;
   switch (question.kind) {
     case pealStatAllGather:
       return algorithm == Algorithm::OneShot && bytes <= kGatherDirectMostBytes ? kWholeBytes : 0;
     case pealStatReduceScatter:
       return algorithm == Algorithm::OneShot && bytes <= kReduceDirectMostBytes ? kWholeBytes : 0;
     case pealStatAllReduce:
-      return algorithm == Algorithm::TwoShot && bytes > kTwoShotDirectLeastBytes &&
+      // Between two ranks slots are as quick, and quicker where cores are far apart.
+      return algorithm == Algorithm::TwoShot && question.size > 2 && bytes > kTwoShotDirectLeastBytes &&
                      bytes <= kReduceDirectMostBytes
                  ? kTwoShotChunkBytes
                  : 0;

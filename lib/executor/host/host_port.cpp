@@ -164,7 +164,7 @@ void HostPort::produce(std::byte* to, Chunk c, From from) {
     reduce(type_, op_,
            {.sources = {&own, 1}, .rawSource = 0, .destinations = {to, nullptr}, .count = c.count});
   } else if (c.count > 0) {
-    copyBytes(to, source(from, c), bytes(c), Store::Cached);
+    copyBytes(to, source(from, c), bytes(c), storeForSlot(context_, bytes(c)));
   }
 }
 
@@ -357,7 +357,7 @@ void HostPort::reduceFinished(std::span<const void*> sources, int rawSource, Chu
           .count = c.count,
           .finish = Finish::Yes,
           .store = store,
-          .secondCached = stagedAhead_});
+          .secondCached = stagedAhead_ && storeForSlot(context_, bytes(c)) == Store::Cached});
   copyToLandings(outAt(c), 0, bytes(c), copy);
 }
 

@@ -132,6 +132,16 @@ constexpr Store storeFor(size_t arrayBytes) {
 // second is full; others keep more in the third.
 Store storeForCopy(size_t arrayBytes);
 
+// From this size on slots are filled past the caches of the rank that fills them, where the ranks of a node
+// have a processor each: whoever empties them takes the bytes from memory more quickly than from another
+// core's cache, and where cores are far apart several times so (DESIGN.md, D22).
+constexpr size_t kStreamedSlotLeastBytes = 16384;
+inline Store storeForSlot(const HostContext& context, size_t sizeBytes) {
+  return sizeBytes >= kStreamedSlotLeastBytes && context.polled == nullptr && !context.oversubscribed
+             ? Store::Streaming
+             : Store::Cached;
+}
+
 // Shorter messages always go through a slot, so slots must be that large for a communicator that has no other
 // limit to its messages.
 constexpr size_t kDirectLeastSlotBytes = 16384;

@@ -12,11 +12,10 @@ namespace {
 
 // Shorter bytes are cheaper copied into a slot than read where they lie, which costs the sender a wait.
 constexpr size_t kInPlaceLeastBytes = 4096;
-// The same where the receiver needs a system call to read them.
-constexpr size_t kPullLeastBytes = 16384;
-
-// Beyond this slots are as quick or quicker: their receiver streams, and the system does not.
-constexpr size_t kPullMostBytes = size_t{16} << 20;
+// The same where the receiver needs a system call to read them: of ranks that take turns, whose slots are
+// filled in the cache, and of others.
+constexpr size_t kPullLeastBytesInTurns = 16384;
+constexpr size_t kPullLeastBytes = 65536;
 
 // A peer's two directions in HostContext::lanes.
 constexpr uint8_t kSendBusy = 1, kRecvBusy = 2;
@@ -45,7 +44,7 @@ class Batch {
     size_t recvBytes = 0;
     bool toSelf = false;
     for (const PointToPoint& call : calls_) {
-      (call.isSend ? sendBytes_ : recvBytes) += totalBytes(call);
+      recvBytes += call.isSend ? 0 : totalBytes(call);
       toSelf |= call.peer == context_.rank;
     }
     store_ = storeForCopy(recvBytes);
@@ -122,7 +121,7 @@ class Batch {
         return false;
       }
       lane |= kReferenced;
-    } else if (sizeBytes >= kPullLeastBytes && sendBytes_ <= kPullMostBytes &&
+    } else if (sizeBytes >= (context_.oversubscribed ? kPullLeastBytesInTurns : kPullLeastBytes) &&
                link.canOffer(data, sizeBytes)) {
       if (!link.tryPostOffer(data, sizeBytes, digest)) {
         return false;
@@ -134,7 +133,7 @@ class Batch {
       if (slot == nullptr) {
         return false;
       }
-      copyBytes(slot, data, sizeBytes, Store::Cached);
+      copyBytes(slot, data, sizeBytes, storeForSlot(context_, sizeBytes));
       link.post(sizeBytes, digest);
     }
     call.started = true;
@@ -223,8 +222,7 @@ class Batch {
 
   HostContext& context_;
   std::vector<PointToPoint>& calls_;
-  size_t sendBytes_ = 0;  // of all calls
-  size_t first_ = 0;      // before it all are through
+  size_t first_ = 0;  // before it all are through
   const Digest digest_;
   Waiter waiter_;
   Store store_ = Store::Cached;

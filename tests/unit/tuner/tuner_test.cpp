@@ -51,7 +51,12 @@ TEST(Tuner, MessagesNeedNoSlotWhereRanksReachEachOther) {
   EXPECT_GE(choose(question)->chunkBytes, question.bytes);
   question.kind = pealStatReduceScatter;
   EXPECT_GE(choose(question)->chunkBytes, question.bytes);
+  question.bytes = 32768;  // a slot costs less than a call of the system
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+  question.bytes = 1 << 20;
   question.kind = pealStatAllReduce;
+  EXPECT_EQ(choose(question)->chunkBytes, 65536u);
+  question.size = 3;
   EXPECT_EQ(choose(question)->chunkBytes, 524288u);
   question.bytes = 64 << 20;
   EXPECT_EQ(choose(question)->chunkBytes, 65536u);
