@@ -131,6 +131,10 @@ typedef struct pealZeroOptions {
   /* A checkpoint in which a trained parameter's weights have the other type, bf16 or fp32. 0: loading it is
    * refused. 1: its masters and moments are loaded, and the weights follow from the masters. */
   int convertWeights;
+  /* A checkpoint whose beta1, beta2, epsilon or weightDecay of a trained parameter are others than the
+   * engine's. 0: loading it is refused, unless it was saved before the first update. 1: masters and moments
+   * are loaded as they are, and the engine's numbers hold from then on. */
+  int convertOptimizer;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
@@ -138,7 +142,7 @@ typedef struct pealZeroOptions {
   {                                                                                                          \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
         pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
-        0, 1, 1, 0                                                                                           \
+        0, 1, 1, 0, 0                                                                                        \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -157,8 +161,8 @@ PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
 
 /* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate,
  * pealZeroCheckOptions and pealZeroPlan. Valid until the next call. Never NULL; "" if none. After an error of
- * a collective the engine refuses everything but pealZeroDestroy with that error: the ranks are no longer in
- * step. */
+ * a collective the engine refuses everything but pealZeroDestroy, with that error's sentence: the ranks are
+ * no longer in step. Refusals that leave it usable say so where the call is declared. */
 PEAL_API const char* pealZeroGetLastError(pealZero_t zero);
 
 /* AdamW's numbers of a group of parameters. Start from PEAL_ZERO_GROUP_INITIALIZER: learningRateFactor 1, and
@@ -227,9 +231,11 @@ PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
 PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything
- * that grows with the model, and gives every rank rank 0's values. Later memory is for a moment only: 4 MiB
- * and the layout's tables when buckets are rebuilt, 4 bytes per element of what pealZeroRead reads, the
- * buffers of checkpoints (below), and some bytes for each operation that is queued. */
+ * that grows with the model, and gives every rank rank 0's values. Without parameters, or without first
+ * values on rank 0, it fails on all ranks and changes nothing: mend that, and call it again on all. Later
+ * memory is for a moment only: 4 MiB and the layout's tables when buckets are rebuilt, 4 bytes per element of
+ * what pealZeroRead reads, the buffers of checkpoints (below), and some bytes for each operation that is
+ * queued. */
 PEAL_API pealResult_t pealZeroSeal(pealZero_t zero);
 
 /* ---- GPU memory ------------------------------------------------------------------------------------
@@ -437,8 +443,8 @@ PEAL_API pealResult_t pealZeroSaveWait(pealZero_t zero);
 
 /* Collective, between steps. The engine continues as the saved one would have: at the same number of ranks
  * with the same bits. Names, shapes, what is frozen or tied, and each parameter's beta1, beta2, epsilon
- * and weightDecay must be those saved,
- * else pealInvalidUsage says which; the order of registration may differ. Everything is verified on all ranks
+ * and weightDecay (but for convertOptimizer) must be those saved, else pealInvalidUsage says which; the order
+ * of registration may differ. Everything is verified on all ranks
  * before anything is changed: after a refusal the engine is as it was. Each rank reads what it holds, twice,
  * through buffers of less than 1 MiB. */
 PEAL_API pealResult_t pealZeroLoad(pealZero_t zero, const char* path);

@@ -23,7 +23,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 21> ranges{{
+  const std::array<Range, 22> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -38,6 +38,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
       {"missingGradients", static_cast<double>(o.missingGradients), 0, 1},
       {"skipNonFinite", static_cast<double>(o.skipNonFinite), 0, 1},
       {"convertWeights", static_cast<double>(o.convertWeights), 0, 1},
+      {"convertOptimizer", static_cast<double>(o.convertOptimizer), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
       {"beta1", o.beta1, 0, below1},
       {"beta2", o.beta2, 0, below1},
@@ -107,7 +108,9 @@ Result<void> Engine::checkUsable() const {
                     collectives_->broken()->message)};
   }
   if (rejected_) {
-    return *rejected_;
+    return Error{rejected_->code,
+                 fmt::format("the engine has failed and can only be destroyed; the first error was: {}",
+                             rejected_->message)};
   }
   return {};
 }

@@ -83,6 +83,8 @@ class Engine {
   // seal()
   void makeModel();
   void planArenas();
+  Result<void> checkComplete() const;
+  Error reject(Error error);  // from now on nothing but the end
   Result<void> prepare();
   Result<void> allocate();
   Result<void> agree(const Result<void>& prepared);

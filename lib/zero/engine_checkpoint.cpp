@@ -79,6 +79,9 @@ class Engine::State : public checkpoint::State {
   Conversion conversion() const override {
     return engine_.options_.convertWeights != 0 ? Conversion::Allowed : Conversion::Refused;
   }
+  Conversion optimizerConversion() const override {
+    return engine_.options_.convertOptimizer != 0 ? Conversion::Allowed : Conversion::Refused;
+  }
 
   // By pieces: what has to be computed or brought from a GPU is there a second time meanwhile.
   Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const override {

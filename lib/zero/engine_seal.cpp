@@ -47,6 +47,15 @@ constexpr int kBucketSlots = 2;    // stage 2: one being written, one being redu
 constexpr int kGradientUnits = 3;  // stage 3: as for gathered units, the last being reduced
 constexpr uint64_t kStagingElements = uint64_t{1} << 20;
 
+template <class Body>
+Result<void> withinMemory(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Error{pealSystemError, "out of memory for the engine's tables"};
+  }
+}
+
 std::string listOf(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
@@ -58,26 +67,42 @@ Result<void> Engine::seal() {
   if (sealed_) {
     return Error{pealInvalidUsage, "the engine is sealed already"};
   }
-  // A rank that cannot go on still takes part in the agreement: the others learn of it at once.
-  Result<void> agreed = agree(prepare());
-  if (!agreed) {
-    if (!rejected_) {
-      rejected_ = agreed.error();
-    }
-    return agreed;
+  // A rank that cannot go on still takes part in the agreement: the others learn of it at once. What its
+  // caller can mend leaves all of them as they were.
+  PEAL_TRY(agree(withinMemory([&] { return prepare(); })));
+  if (Result<void> agreed = agree(withinMemory([&] { return allocate(); })); !agreed) {
+    return reject(agreed.error());
   }
   PEAL_TRY(broadcastInitial());
   sealed_ = true;
   return {};
 }
 
-Result<void> Engine::prepare() {
-  try {
-    makeModel();
-    return allocate();
-  } catch (const std::bad_alloc&) {
-    return Error{pealSystemError, "out of memory for the engine's tables"};
+Error Engine::reject(Error error) {
+  if (!rejected_) {
+    rejected_ = error;
   }
+  return error;
+}
+
+Result<void> Engine::checkComplete() const {
+  if (registered_.empty()) {
+    return Error{pealInvalidUsage, "the engine has no parameters: call pealZeroAddParameter"};
+  }
+  for (size_t id = 0; id < registered_.size() && collectives_->rank() == 0; ++id) {
+    if (initial_[id] == nullptr && registered_[id].role != Role::Alias) {
+      return Error{pealInvalidUsage,
+                   fmt::format("parameter {} (\"{}\") has no first values: call pealZeroSetInitial for it on "
+                               "rank 0, then pealZeroSeal again on all ranks",
+                               id, registered_[id].name)};
+    }
+  }
+  return {};
+}
+
+Result<void> Engine::prepare() {
+  makeModel();
+  return checkComplete();
 }
 
 void Engine::makeModel() {
@@ -149,9 +174,6 @@ void Engine::planArenas() {
 }
 
 Result<void> Engine::allocate() {
-  if (registered_.empty()) {
-    return Error{pealInvalidUsage, "the engine has no parameters: call pealZeroAddParameter"};
-  }
   PEAL_TRY(weights_.allocate(model_, *collectives_));
   PEAL_TRY(gradients_.allocate(model_, *collectives_, fused_));
   PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
@@ -159,13 +181,6 @@ Result<void> Engine::allocate() {
   weights_.describeMemory(memory_);
   gradients_.describeMemory(memory_);
   optimizer_.describeMemory(memory_);
-  for (size_t id = 0; id < registered_.size() && collectives_->rank() == 0; ++id) {
-    if (initial_[id] == nullptr && registered_[id].role != Role::Alias) {
-      return Error{pealInvalidUsage, fmt::format("parameter {} (\"{}\") has no first values: call "
-                                                 "pealZeroSetInitial for it on rank 0",
-                                                 id, registered_[id].name)};
-    }
-  }
   return {};
 }
 
@@ -176,7 +191,7 @@ uint64_t Engine::digestOptions() const {
         options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight, options_.rebuildBuckets,
         static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
         options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType),
-        options_.skipNonFinite, options_.convertWeights}) {
+        options_.skipNonFinite, options_.convertWeights, options_.convertOptimizer}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});
@@ -246,20 +261,23 @@ Result<void> Engine::agree(const Result<void>& prepared) {
         fmt::format("{} cannot seal the engine; the reason stands in the error there", listOf(failed))};
   }
   if (!otherOptions.empty()) {
-    return Error{
-        pealInvalidUsage,
-        fmt::format("{} passed other options to pealZeroCreate than this rank ({}: stage {}, {} "
-                    "micro-batches, buckets of {} bytes); all ranks pass the same",
-                    listOf(otherOptions), self, options_.stage, options_.microBatches, options_.bucketBytes)};
+    return reject({pealInvalidUsage,
+                   fmt::format("{} passed other options to pealZeroCreate than this rank ({}: stage {}, {} "
+                               "micro-batches, buckets of {} bytes); all ranks pass the same",
+                               listOf(otherOptions), self, options_.stage, options_.microBatches,
+                               options_.bucketBytes)});
   }
   if (!otherParameters.empty()) {
-    return Error{
-        pealInvalidUsage,
-        fmt::format("{} registered other parameters than this rank ({}: {} parameters, {} elements); "
-                    "names, shapes, units, groups, types, decay, frozen and tied ones, kept units and the "
-                    "order must be the same",
-                    listOf(otherParameters), self, registered_.size(),
-                    model_.layout.elements + model_.layout.frozenElements)};
+    uint64_t elements = 0;
+    for (const Parameter& parameter : registered_) {
+      elements += parameter.role == Role::Alias ? 0 : parameter.elements;
+    }
+    return reject(
+        {pealInvalidUsage,
+         fmt::format("{} registered other parameters than this rank ({}: {} parameters, {} elements); "
+                     "names, shapes, units, groups, types, decay, frozen and tied ones, kept units and the "
+                     "order must be the same",
+                     listOf(otherParameters), self, registered_.size(), elements)});
   }
   return {};
 }

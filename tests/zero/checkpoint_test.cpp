@@ -277,6 +277,42 @@ TEST(Checkpoint, EpsilonsThatWereLegalOnceAreTheLeast) {
   });
 }
 
+// Moments are kept as they were made, and the engine's numbers count from there on; before the first update
+// there is nothing that other numbers have made.
+TEST(Checkpoint, OtherAdamwNumbersAreTakenOnIfAsked) {
+  const CheckpointDirectory directory;
+  const auto with = [](double weightDecay, int converts) {
+    pealZeroOptions_t options = checkpointOptions(2);
+    options.weightDecay = weightDecay;
+    options.beta2 = weightDecay == 0.1 ? 0.999 : 0.95;
+    options.convertOptimizer = converts;
+    return options;
+  };
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer first(comm, rank, with(0.1, 0), unevenShape());
+    first.engine().save(directory / "new");
+    first.step();
+    first.engine().save(directory / "a");
+    Trainer refusing(comm, rank, with(0.3, 0), unevenShape());
+    EXPECT_CONTAINS(
+        failureOf(pealInvalidUsage, [&] { refusing.engine().load(directory / "a"); }),
+        "with beta2 0.999, the engine has 0.95; make it with the same, or with convertOptimizer 1");
+    refusing.engine().load(directory / "new");
+    Trainer converting(comm, rank, with(0.3, 1), unevenShape());
+    converting.engine().load(directory / "a");
+    EXPECT_TRUE(sameBits(stateOf(converting), stateOf(first)));
+    first.step();
+    converting.continueAfter(1);
+    converting.step();
+    const std::vector<float> before = first.read(pealZeroMoment1), after = converting.read(pealZeroMoment1);
+    EXPECT_EQ(after, before);  // beta1 is the same
+    EXPECT_NE(converting.read(pealZeroMoment2), first.read(pealZeroMoment2));
+    EXPECT_NE(converting.read(pealZeroMaster), first.read(pealZeroMaster));
+    converting.engine().save(directory / "b");
+  });
+  EXPECT_EQ(Checkpoint(directory / "b").info().weightDecay, 0.3);
+}
+
 // Masters are what is saved: kept otherwise, they are the same.
 TEST(Checkpoint, MastersCrossTheWaysToKeepThem) {
   const CheckpointDirectory directory;

@@ -243,9 +243,11 @@ TEST(Usage, Registration) {
     EXPECT_EQ(parameter.unit, 1);
     expectFailure(zero, pealZeroParameterInfo(zero, 2, nullptr, nullptr), pealInvalidArgument,
                   "no parameter 2");
-    // Parameter 1 has no first values; after that the engine is of no use.
+    // Parameter 1 has no first values until it is given some.
     expectFailure(zero, pealZeroSeal(zero), pealInvalidUsage, "parameter 1 (\"b\") has no first values");
-    expectFailure(zero, pealZeroSeal(zero), pealInvalidUsage, "has no first values");
+    expectFailure(zero, pealZeroStep(zero, 0.1, 1, nullptr), pealInvalidUsage, "not sealed");
+    EXPECT_EQ(pealZeroSetInitial(zero, 1, values), pealSuccess);
+    EXPECT_EQ(pealZeroSeal(zero), pealSuccess);
   });
 }
 
@@ -385,15 +387,21 @@ TEST(Disagreement, OptionsAndParametersAreComparedAtTheSeal) {
   });
 }
 
-TEST(Disagreement, MissingFirstValuesOnRankZeroAreToldToAll) {
-  onRanks(3, [](int rank, pealComm_t comm) {
+TEST(Disagreement, MissingFirstValuesOnRankZeroAreToldToAllAndCanBeMended) {
+  const std::vector<float> values(8, 0.5F);
+  onRanks(3, [&](int rank, pealComm_t comm) {
     Engine engine(comm, optionsOf(2));
-    engine.addParameter("only", 8, 0, pealZeroDecay);
+    const int id = engine.addParameter("only", 8, 0, pealZeroDecay);
     if (rank == 0) {
       expectFailure(engine.handle(), pealZeroSeal(engine.handle()), pealInvalidUsage, "no first values");
     } else {
       expectFailure(engine.handle(), pealZeroSeal(engine.handle()), pealRemoteError, "rank 0 cannot seal");
     }
+    engine.setInitial(id, values.data());
+    engine.seal();
+    std::vector<float> sealed(8);
+    engine.read(id, pealZeroMaster, sealed.data());
+    EXPECT_EQ(sealed, values);
   });
 }
 

@@ -38,7 +38,7 @@ Result<void> checkAdamw(const AdamwNumbers& saved, const AdamwNumbers& own, cons
     if (pair.saved != pair.own) {
       return Error{pealInvalidUsage,
                    fmt::format("parameter \"{}\" was saved in {} with {} {}, the engine has {}; make it with "
-                               "the same",
+                               "the same, or with convertOptimizer 1 to go on with the engine's numbers",
                                name, path, pair.name, pair.saved, pair.own)};
     }
   }
@@ -83,6 +83,8 @@ Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const St
                                               const std::string& path) {
   const std::vector<ParameterShape> own = state.parameters();
   const std::vector<AdamwNumbers> groups = state.groups();
+  // Before the first update no moment has been made with them.
+  const Conversion mayDiffer = manifest.step == 0 ? Conversion::Allowed : state.optimizerConversion();
   std::unordered_map<std::string, uint64_t> byName;
   for (size_t id = 0; id < own.size(); ++id) {
     byName.emplace(own[id].name, id);
@@ -110,7 +112,9 @@ Result<std::vector<uint64_t>> matchParameters(const Manifest& manifest, const St
     PEAL_TRY(checkKind(saved, isTied ? manifest.parameters[saved.link].name : "", mine,
                        mine.kind == Kind::Tied ? own[mine.link].name : "", path));
     if (saved.kind == Kind::Trained) {
-      PEAL_TRY(checkAdamw(manifest.groups[saved.link], groups[mine.link], saved.name, path));
+      if (mayDiffer == Conversion::Refused) {
+        PEAL_TRY(checkAdamw(manifest.groups[saved.link], groups[mine.link], saved.name, path));
+      }
       PEAL_TRY(checkWeightType(saved, mine, state.conversion(), path));
     }
     ids.push_back(found->second);

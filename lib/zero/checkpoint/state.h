@@ -24,7 +24,7 @@ struct ParameterShape {
   WeightType weights = WeightType::Unknown;
 };
 
-// The scalars that give the moments their meaning: a checkpoint of others does not continue.
+// The scalars that give the moments their meaning: a checkpoint of others continues only if asked to.
 struct AdamwNumbers {
   double beta1, beta2, epsilon, weightDecay;
 };
@@ -34,8 +34,9 @@ class State {
   virtual ~State() = default;
   virtual std::vector<ParameterShape> parameters() const = 0;
   virtual std::vector<AdamwNumbers> groups() const = 0;
-  virtual uint64_t step() const = 0;          // updates made
-  virtual Conversion conversion() const = 0;  // of weights of the other type
+  virtual uint64_t step() const = 0;                   // updates made
+  virtual Conversion conversion() const = 0;           // of weights of the other type
+  virtual Conversion optimizerConversion() const = 0;  // of other AdamW numbers
   // What this rank saves: over all ranks each element of trained and frozen parameters once. And what it
   // holds, and loads. Trained before frozen, elements > 0, parameters by their ids.
   virtual std::vector<Stretch> saved() const = 0;
