@@ -543,8 +543,9 @@ typedef struct pealZeroPlanInput {
   double groupBytesPerSecond;   /* inside a shard group, for HSDP; 0: the network's */
   double latencySeconds;        /* alpha, per message */
   double deviceBytes;           /* memory of one rank */
-  int replicaSumBytes; /* HSDP: per element in the first half of the all-reduce over replicas; 0: reduceBytes.
-                          The engine's is 4: see docs/ZERO-ENGINE.md */
+  int replicaSumBytes; /* HSDP: per element in the first half of the all-reduce over replicas; 0: reduceBytes,
+                          as in the published formula. The engine's is 4, peal-plan's default: see
+                          docs/ZERO-ENGINE.md */
 } pealZeroPlanInput_t;
 
 #define PEAL_ZERO_PLAN_INITIALIZER                                                                           \

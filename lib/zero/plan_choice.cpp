@@ -46,7 +46,14 @@ int smallestStage(const pealZeroPlan_t& plan) {
   return smallest;
 }
 
-std::string gigabytes(double bytes) { return fmt::format("{:.4g} GB", bytes / 1e9); }
+std::string gigabytes(double bytes) {
+  constexpr double kLeast = 1e6;
+  return bytes < kLeast ? fmt::format("{:.0f} bytes", bytes) : fmt::format("{:.4g} GB", bytes / 1e9);
+}
+
+std::string time(double seconds) {
+  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
+}
 
 std::string whyNone(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan) {
   const int smallest = smallestStage(plan);
@@ -62,6 +69,17 @@ std::string whyNone(const pealZeroPlanInput_t& input, const pealZeroPlan_t& plan
 std::string whyThis(const pealZeroPlanInput_t& input, const pealZeroPlanStage_t& row) {
   const std::string among =
       input.deviceBytes > 0 ? fmt::format(" of the stages that fit in {}", gigabytes(input.deviceBytes)) : "";
+  if (input.networkBytesPerSecond > 0) {
+    const bool isGrouped = row.groupBytesSent > 0;
+    return fmt::format(
+        "It spends least time on communication{}, and has the least memory of those that spend as little: {} "
+        "a "
+        "step, for {} sent {}{}, and {} held per rank.",
+        among, time(row.communicationSeconds), gigabytes(row.bytesSent),
+        isGrouped ? "between groups and " : "over the network",
+        isGrouped ? fmt::format("{} inside", gigabytes(row.groupBytesSent)) : "",
+        gigabytes(static_cast<double>(row.total)));
+  }
   return fmt::format(
       "It communicates least{}, and has the least memory of those that communicate as little: "
       "{} sent and {} held per rank.",

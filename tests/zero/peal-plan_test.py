@@ -62,13 +62,43 @@ class Cases(unittest.TestCase):
 
     def test_communication(self):
         inputs, expected = CASES["C06"]["inputs"], CASES["C06"]["expected"]
-        stages = plan("-p", inputs["P"], "-n", inputs["N"], "-g", 8, "--bandwidth", inputs["W"],
-                      "--group-bandwidth", inputs["NVL"])["stages"]
+        command = ["-p", inputs["P"], "-n", inputs["N"], "-g", 8, "--bandwidth", inputs["W"],
+                   "--group-bandwidth", inputs["NVL"]]
+        stages = plan(*command, "--replica-sum-bytes", 0)["stages"]  # as published
         self.near(stages["3"]["communication"]["bytesSent"] / 1e9, expected["z3_GB"])
         self.near(stages["3"]["time"]["networkSeconds"], expected["z3_s"])
         self.near(stages["hsdp"]["communication"]["groupBytesSent"] / 1e9, expected["hsdp_nvl_GB"])
         self.near(stages["hsdp"]["time"]["groupSeconds"], expected["hsdp_nvl_s"])
         self.near(stages["hsdp"]["time"]["networkSeconds"], expected["hsdp_net_s"])
+
+        # peal's engine: 4 bytes one way, 2 the other.
+        own = plan(*command)["stages"]["hsdp"]["communication"]
+        self.assertAlmostEqual(own["bytesSent"], 1.5 * stages["hsdp"]["communication"]["bytesSent"])
+
+    def test_the_reason_is_what_was_compared(self):
+        command = ("-p", "13B", "-n", 32, "-g", 8, "--memory", "80GB", "--units", 40)
+        made = plan(*command, "--bandwidth", "400Gbit", "--group-bandwidth", "450GB", "--latency", "5us")
+        self.assertEqual(made["input"]["networkBytesPerSecond"], 5e10)
+        self.assertEqual(made["input"]["latencySeconds"], 5e-6)
+        chosen = made["stages"][made["recommended"]]
+        spent = {stage: row["time"]["networkSeconds"] + row["time"]["groupSeconds"]
+                 for stage, row in made["stages"].items() if row["memory"]["fits"]}
+        self.assertEqual(min(spent, key=spent.get), made["recommended"])
+        self.assertRegex(made["reason"], r"^It spends least time on communication of the stages that fit in 80 GB, ")
+        self.assertIn(f"{1e3 * spent[made['recommended']]:.4g} ms a step, for "
+                      f"{chosen['communication']['bytesSent'] / 1e9:.4g} GB sent between groups", made["reason"])
+        self.assertRegex(plan(*command)["reason"], r"^It communicates least of the stages that fit in 80 GB, ")
+
+    def test_activations_that_nobody_gave(self):
+        note = "Totals leave out activations: add --activations"
+        for arguments in ((), ("--layers", 32)):
+            table = run("-p", "7B", "-n", 64, *arguments).stdout
+            self.assertRegex(table, r"activations +not given +not given")
+            self.assertIn(note, table)
+        for arguments in (("--activations", "1GB"), ("--layers", 32, "--hidden", 4096, "--sequence", 2048)):
+            table = run("-p", "7B", "-n", 64, *arguments).stdout
+            self.assertNotIn("not given", table)
+            self.assertNotIn(note, table)
 
     def test_micro_batches_and_calls(self):
         expected = CASES["C03"]["expected"]
@@ -175,6 +205,8 @@ class CommandLine(unittest.TestCase):
                 (("-p", "7B", "-n", 8, "-s", "hsdp"), "--group"),
                 (("-p", "7B", "-n", 8, "--rank", 8), "rank is 8"),
                 (("-p", "7B", "-n", 8, "--activations", "1GB", "--layers", 3), "--layers"),
+                (("-p", "7B", "-n", 8, "--memory", "80"), "--memory 80 is 80 bytes; is 80GB meant?"),
+                (("-p", "7B", "-n", 8, "--latency", "5h"), '--latency: "5h" is not a quantity; write it like 5us'),
                 (("-p", "7B", "-n", 8, "--no-such-flag"), "no-such-flag")):
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, arguments)

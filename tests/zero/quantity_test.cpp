@@ -28,6 +28,22 @@ TEST(Quantity, AmountsKnowBytes) {
   EXPECT_EQ(parseAmount("5e10", "m"), 5e10);
 }
 
+TEST(Quantity, LinksInBitsAndTimes) {
+  EXPECT_EQ(parseRate("400Gbit", "b"), 50e9);
+  EXPECT_EQ(parseRate("50GB", "b"), 50e9);
+  EXPECT_EQ(parseTime("5us", "l"), 5e-6);
+  EXPECT_EQ(parseTime("1.5ms", "l"), 1.5e-3);
+  EXPECT_EQ(parseTime("2s", "l"), 2);
+  EXPECT_EQ(parseTime("5e-6", "l"), 5e-6);
+  EXPECT_EQ(parseTime("0", "l"), 0);
+  for (const char* text : {"", "bit", "5GBbit", "Gbit"}) {
+    EXPECT_THROW(parseRate(text, "--bandwidth"), UsageError) << text;
+  }
+  for (const char* text : {"", "us", "5 us", "5h", "-1s"}) {
+    EXPECT_THROW(parseTime(text, "--latency"), UsageError) << text;
+  }
+}
+
 TEST(Quantity, WrongTextIsRefusedWithItsOption) {
   for (const char* text : {"", "B", "7X", "7BB", "-1", "nan", "inf", "7 B", "7MiB", "1e400"}) {
     EXPECT_THROW(parseCount(text, "--parameters"), UsageError) << text;

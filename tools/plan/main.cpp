@@ -18,9 +18,24 @@
 namespace peal::tools {
 namespace {
 
-enum class Quantity { Count, Amount };
+enum class Quantity { Count, Amount, Rate, Time };
 
 constexpr double kMostCounted = 1e18;  // fits 64 bits, and so do sums of a few
+constexpr double kLeastMemory = 1e6;   // of a device: less is a unit that was forgotten
+
+double parse(Quantity kind, const std::string& text, const std::string& name) {
+  switch (kind) {
+    case Quantity::Count:
+      return parseCount(text, name);
+    case Quantity::Amount:
+      return parseAmount(text, name);
+    case Quantity::Rate:
+      return parseRate(text, name);
+    case Quantity::Time:
+      return parseTime(text, name);
+  }
+  return 0;
+}
 
 // An option whose text is a quantity.
 template <class T>
@@ -29,7 +44,7 @@ CLI::Option* addQuantity(CLI::App& app, const std::string& name, T& value, Quant
   return app.add_option_function<std::string>(
       name,
       [&value, kind, name](const std::string& text) {
-        const double parsed = kind == Quantity::Count ? parseCount(text, name) : parseAmount(text, name);
+        const double parsed = parse(kind, text, name);
         if (std::is_integral_v<T> && parsed > kMostCounted) {
           throw UsageError(
               fmt::format("{}: {} is more than {:g}, the most that is counted", name, text, kMostCounted));
@@ -51,7 +66,7 @@ void addModel(CLI::App& app, pealZeroPlanInput_t& input) {
                  "bytes per gradient while it is sent; 0: those of the gradient")
       ->capture_default_str();
   app.add_option("--replica-sum-bytes", input.replicaSumBytes,
-                 "HSDP: bytes per element of sums on their way between groups; peal's engine: 4; 0: those of "
+                 "HSDP: bytes per element of sums on their way between groups. 4: peal's engine; 0: those of "
                  "--reduce-bytes, as in the published formula")
       ->capture_default_str();
   app.add_option(
@@ -80,11 +95,11 @@ void addMachine(CLI::App& app, pealZeroPlanInput_t& input) {
   addQuantity(app, "-t,--tokens", input.tokens, Quantity::Count, "tokens of a micro-batch on a rank");
   addQuantity(app, "--flops", input.flopsPerSecond, Quantity::Amount,
               "FLOP/s that a rank reaches, such as 400T");
-  addQuantity(app, "--bandwidth", input.networkBytesPerSecond, Quantity::Amount,
-              "bytes/s that a rank sends over the network, such as 50GB");
-  addQuantity(app, "--group-bandwidth", input.groupBytesPerSecond, Quantity::Amount,
+  addQuantity(app, "--bandwidth", input.networkBytesPerSecond, Quantity::Rate,
+              "bytes/s that a rank sends over the network, such as 50GB, or 400Gbit");
+  addQuantity(app, "--group-bandwidth", input.groupBytesPerSecond, Quantity::Rate,
               "bytes/s inside a shard group, such as 450GB; default: the network's");
-  app.add_option("--latency", input.latencySeconds, "seconds per message");
+  addQuantity(app, "--latency", input.latencySeconds, Quantity::Time, "time per message, such as 5us");
   addQuantity(app, "--memory", input.deviceBytes, Quantity::Amount, "memory of a rank, such as 80GB");
 }
 
@@ -135,9 +150,11 @@ int runPlan(int argc, char** argv) {
   CLI::App app{
       "Memory, communication and time of a ZeRO training step, and which stage to choose.\n"
       "Formulas: docs/ZERO-ENGINE.md. Example: peal-plan -p 13B -n 32 -g 8 --memory 80GB --bandwidth 50GB "
-      "--group-bandwidth 450GB --flops 400T -t 4096"};
+      "--group-bandwidth 450GB --flops 400T -t 4096 --units 40",
+      "peal-plan"};
   pealZeroPlanInput_t input = zero::defaultPlanInput();
   input.sequences = 1;
+  input.replicaSumBytes = 4;
   std::string stage = "all";
   bool json = false, noReshard = false, reduceEach = false;
   addModel(app, input);
@@ -156,6 +173,9 @@ int runPlan(int argc, char** argv) {
   app.add_flag("--json", json, "print JSON instead of the table");
   if (const std::optional<int> code = parseArguments(app, argc, argv)) {
     return *code;
+  }
+  if (input.deviceBytes > 0 && input.deviceBytes < kLeastMemory) {
+    throw UsageError(fmt::format("--memory {0} is {0} bytes; is {0}GB meant?", input.deviceBytes));
   }
   constexpr double kMostLayers = 1e9;  // more are refused by the planner, with a sentence
   if (input.units == 0 && input.unitElements == 0 && input.layers >= 1 && input.layers <= kMostLayers) {

@@ -63,6 +63,10 @@ class Table {
   std::string text_;
 };
 
+bool hasActivations(const pealZeroPlanInput_t& input) {
+  return input.activationBytes > 0 || (input.layers > 0 && input.hidden > 0 && input.sequence > 0);
+}
+
 void addMemory(const pealZeroPlanInput_t& input, Table& table) {
   table.title(fmt::format("Memory of rank {}, bytes", input.rank));
   table.line("weights", bytes(&Row::weights));
@@ -75,7 +79,11 @@ void addMemory(const pealZeroPlanInput_t& input, Table& table) {
   if (input.group > 0) {
     table.line("replica buffers", bytes(&Row::replicaBuffers));
   }
-  table.line("activations", bytes(&Row::activations));
+  if (hasActivations(input)) {
+    table.line("activations", bytes(&Row::activations));
+  } else {
+    table.line("activations", [](const Row&) { return "not given"; });
+  }
   table.line("= total", bytes(&Row::total));
   if (input.deviceBytes > 0) {
     table.line("fits", [](const Row& row) { return row.fits != 0 ? "yes" : "no"; });
@@ -209,6 +217,9 @@ std::string planTable(const pealZeroPlanInput_t& input, const pealZeroPlan_t& pl
     text +=
         "Stage 3's totals leave out its buffers: nobody said into how many units the model is divided. Add "
         "--units.\n";
+  }
+  if (!hasActivations(input)) {
+    text += "Totals leave out activations: add --activations, or --layers, --hidden and --sequence.\n";
   }
   text += plan.recommended < 0 ? fmt::format("Recommended: none. {}\n", plan.reason)
                                : fmt::format("Recommended: {}. {}\n",

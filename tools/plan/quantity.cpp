@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "tools/common/error.h"
 
@@ -69,6 +70,34 @@ double parseAmount(std::string_view text, std::string_view what) {
   double value = takeNumber(rest, what, kExamples);
   value *= takeFactor(rest, true);
   if (!rest.empty() && rest != "B") {
+    refuse(text, what, kExamples);
+  }
+  return value;
+}
+
+double parseRate(std::string_view text, std::string_view what) {
+  constexpr std::string_view kBits = "bit";
+  if (!text.ends_with(kBits)) {
+    return parseAmount(text, what);
+  }
+  const std::string_view number = text.substr(0, text.size() - kBits.size());
+  if (number.ends_with('B')) {
+    refuse(text, what, "400Gbit or 50GB");
+  }
+  return parseAmount(number, what) / 8;
+}
+
+double parseTime(std::string_view text, std::string_view what) {
+  constexpr const char* kExamples = "5us, 1.5ms or 5e-6";
+  std::string_view rest = text;
+  const double value = takeNumber(rest, what, kExamples);
+  for (const auto& [unit, perSecond] :
+       {std::pair{"ns", 1e9}, std::pair{"us", 1e6}, std::pair{"ms", 1e3}, std::pair{"s", 1.0}}) {
+    if (rest == unit) {
+      return value / perSecond;
+    }
+  }
+  if (!rest.empty()) {
     refuse(text, what, kExamples);
   }
   return value;

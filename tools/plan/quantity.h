@@ -12,6 +12,12 @@ double parseCount(std::string_view text, std::string_view what);
 // "80GB", "25MiB", "50G", "5e10", "8192B": B alone is a byte. Throws UsageError, which names `what`.
 double parseAmount(std::string_view text, std::string_view what);
 
+// The same of bytes per second, or in bits, as links are sold: "400Gbit" is 50e9.
+double parseRate(std::string_view text, std::string_view what);
+
+// In seconds: "5us", "1.5ms", "2s", "5e-6". Throws UsageError, which names `what`.
+double parseTime(std::string_view text, std::string_view what);
+
 // Four digits and a decimal suffix: "56.88 G", "1.120 T", "0".
 std::string formatAmount(double amount);
 
