@@ -94,6 +94,10 @@ class Commands(unittest.TestCase):
         self.assertEqual(tensors["a weight.moment2"], ("F32", [2, 3], bytes(24)))
         self.assertEqual(len(tensors), 6)
         self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
+        size = (self.path / "weights").stat().st_size
+        self.assertEqual(self.succeed("export", "--force", self.path / "one", self.path / "all"),
+                         f"{self.path / 'all'}: 2 tensors, {size} bytes\n")
+        self.assertEqual((self.path / "all").read_bytes(), (self.path / "weights").read_bytes())
 
     def test_export_leaves_a_whole_file_or_none(self):
         def short_disk():
@@ -158,7 +162,21 @@ class Commands(unittest.TestCase):
 
     def test_refusals(self):
         self.assertEqual(run("list").returncode, 2)
-        self.assertIn("manifest.txt", self.fail("list", self.path))
+        self.assertEqual(run("--version").returncode, 0)
+        self.assertRegex(run("--version").stdout, r"^peal-ckpt \d+\.\d+\.\d+ of peal\n$")
+        for arguments, words in (
+                (("foo",), 'it knows no "foo": list, verify, compare, export or import'),
+                (("list", self.path), f"{self.path} is no checkpoint: there is no {self.path}/manifest.txt. Is {self.path / 'one'} meant"),
+                (("verify", self.path / "in"), "in is no checkpoint: there is no "),
+                (("compare", self.path / "one", self.path / "none"), "none is no checkpoint"),
+                (("import", self.path / "none", self.path / "x"), "cannot open " + str(self.path / "none") + ": No such"),
+                (("import", self.path / "in", self.path / "one"), "holds a checkpoint already"),
+                (("export", self.path / "one", self.path / "none/w"), "cannot write " + str(self.path / "none/w") + ": No"),
+                (("export", "--force", self.path / "one", self.path), "exists, a directory"),
+                (("export", self.path / "one", self.path / "in"), "exists (--force replaces it)")):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
         (self.path / "foreign").write_bytes(b"\xff" * 40)
         self.assertIn("no safetensors", self.fail("import", self.path / "foreign", self.path / "x"))
         (self.path / "cut").write_bytes((self.path / "in").read_bytes()[:-1])

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,8 +33,20 @@ const char* typeOf(const pealZeroCheckpointParameter_t& parameter) {
   return parameter.weightBytes == 4 ? "fp32" : parameter.weightBytes == 2 ? "bf16" : "-";
 }
 
+// Where no checkpoint is, the command line is wrong, and not what is there.
+zero::Checkpoint opened(const std::string& path) {
+  try {
+    return zero::Checkpoint(path);
+  } catch (const zero::Failure& failure) {
+    if (std::error_code fault; std::filesystem::exists(path + "/manifest.txt", fault)) {
+      throw;
+    }
+    throw UsageError(failure.what());
+  }
+}
+
 int list(const std::string& path, bool asJson) {
-  const zero::Checkpoint checkpoint(path);
+  const zero::Checkpoint checkpoint = opened(path);
   const pealZeroCheckpointInfo_t info = checkpoint.info();
   nlohmann::json parameters = nlohmann::json::array();
   std::string table;
@@ -69,7 +82,7 @@ int list(const std::string& path, bool asJson) {
 
 // Reads all values of all parameters; each damaged parameter is told.
 int verify(const std::string& path) {
-  const zero::Checkpoint checkpoint(path);
+  const zero::Checkpoint checkpoint = opened(path);
   (void)checkpoint.userData();
   std::vector<float> values;
   int damaged = 0;
@@ -112,7 +125,7 @@ uint64_t differences(const zero::Checkpoint& a, uint64_t indexA, const zero::Che
 }
 
 int compare(const std::string& pathA, const std::string& pathB) {
-  const zero::Checkpoint a(pathA), b(pathB);
+  const zero::Checkpoint a = opened(pathA), b = opened(pathB);
   std::map<std::string, uint64_t> others;
   for (uint64_t i = 0; i < b.info().parameters; ++i) {
     others.emplace(b.parameter(i).name, i);
@@ -165,7 +178,7 @@ int compare(const std::string& pathA, const std::string& pathB) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Looks into checkpoints of the ZeRO engine (docs/CHECKPOINTS.md)."};
+  CLI::App app{"Looks into checkpoints of the ZeRO engine (docs/CHECKPOINTS.md).", "peal-ckpt"};
   app.require_subcommand(1);
   std::string path, other, tensors = "weights";
   bool asJson = false, replaces = false;
@@ -188,6 +201,7 @@ int run(int argc, char** argv) {
   importing->add_option("file", path, "a safetensors file of F32 and BF16 tensors")->required();
   importing->add_option("checkpoint", other, "the directory to make")->required();
   importing->add_flag("--force", replaces, "replace a checkpoint that is there");
+  exporting->add_flag("--force", replaces, "replace a file that is there");
   if (const std::optional<int> code = parseArguments(app, argc, argv)) {
     return *code;
   }
@@ -200,15 +214,14 @@ int run(int argc, char** argv) {
   if (comparing->parsed()) {
     return compare(path, other);
   }
-  if (exporting->parsed()) {
-    exportSafetensors(zero::Checkpoint(path),
-                      tensors == "all"      ? Exported::All
-                      : tensors == "master" ? Exported::Master
-                                            : Exported::Weights,
-                      other);
-    return 0;
-  }
-  importSafetensors(path, other, replaces ? Existing::Replaced : Existing::Kept);
+  const Existing existing = replaces ? Existing::Replaced : Existing::Kept;
+  const Exported what = tensors == "all"      ? Exported::All
+                        : tensors == "master" ? Exported::Master
+                                              : Exported::Weights;
+  const Written written = exporting->parsed() ? exportSafetensors(opened(path), what, other, existing)
+                                              : importSafetensors(path, other, existing);
+  fmt::print("{}: {} {}, {} bytes\n", other, written.tensors, written.tensors == 1 ? "tensor" : "tensors",
+             written.bytes);
   return 0;
 }
 

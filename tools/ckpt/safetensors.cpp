@@ -84,9 +84,11 @@ std::vector<float> readValues(std::ifstream& in, uint64_t offset, uint64_t eleme
 
 }  // namespace
 
-void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file) {
-  if (std::filesystem::exists(file)) {
-    throw UsageError(fmt::format("{} exists; choose another name", file));
+Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file,
+                          Existing existing) {
+  if (existing == Existing::Kept ? std::filesystem::exists(file) : std::filesystem::is_directory(file)) {
+    throw UsageError(fmt::format("{} exists{}; choose another name", file,
+                                 existing == Existing::Kept ? " (--force replaces it)" : ", a directory"));
   }
   json header{{"__metadata__", {{"step", std::to_string(checkpoint.info().step)}}}};
   std::vector<Tensor> tensors;
@@ -125,6 +127,9 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
   const uint64_t length = text.size();
   const Unfinished unfinished(fmt::format("{}.exporting-{}", file, getpid()));
   std::ofstream out(unfinished.path, std::ios::binary);
+  if (!out.is_open()) {
+    throw UsageError(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
+  }
   out.write(reinterpret_cast<const char*>(&length), sizeof length);
   out << text;
   for (const Tensor& tensor : tensors) {
@@ -135,34 +140,40 @@ void exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const 
     throw ToolError(fmt::format("{} cannot be written whole; it needs {} bytes", file, 8 + length + offset));
   }
   // Not over one that somebody else has made meanwhile.
-  if (link(unfinished.path.c_str(), file.c_str()) != 0 &&
-      (errno == EEXIST || rename(unfinished.path.c_str(), file.c_str()) != 0)) {
+  const bool replaces = existing == Existing::Replaced;
+  if ((replaces || link(unfinished.path.c_str(), file.c_str()) != 0) &&
+      ((!replaces && errno == EEXIST) || rename(unfinished.path.c_str(), file.c_str()) != 0)) {
     throw ToolError(fmt::format("cannot give {} its name: {}", file, std::strerror(errno)));
   }
+  return {tensors.size(), 8 + length + offset};
 }
 
-void importSafetensors(const std::string& file, const std::string& path, Existing existing) {
+Written importSafetensors(const std::string& file, const std::string& path, Existing existing) {
   if (existing == Existing::Kept && std::filesystem::exists(path + "/manifest.txt")) {
-    throw ToolError(
+    throw UsageError(
         fmt::format("{} holds a checkpoint already, of step {}: give another name, or --force to "
                     "replace it",
                     path, zero::Checkpoint(path).info().step));
   }
   std::ifstream in(file, std::ios::binary);
+  if (!in.is_open()) {
+    throw UsageError(fmt::format("cannot open {}: {}", file, std::strerror(errno)));
+  }
   uint64_t length = 0;
   in.read(reinterpret_cast<char*>(&length), sizeof length);
   if (!in || length > kMostHeaderBytes) {
-    throw ToolError(
+    throw UsageError(
         fmt::format("{} is no safetensors file: at offset 0 there is no length of a header", file));
   }
   std::string text(length, '\0');
   in.read(text.data(), static_cast<std::streamsize>(length));
   const json header = json::parse(text, nullptr, false);
   if (!in || !header.is_object()) {
-    throw ToolError(fmt::format("{}: the header at offset 8 is not JSON: damaged or truncated", file));
+    throw UsageError(fmt::format("{}: the header at offset 8 is not JSON: damaged or truncated", file));
   }
   const uint64_t size = std::filesystem::file_size(file);
 
+  Written written{};
   pealComm_t comm = nullptr;
   check(pealCommInitAll(&comm, 1, nullptr), "pealCommInitAll");
   {
@@ -176,12 +187,12 @@ void importSafetensors(const std::string& file, const std::string& path, Existin
       const auto shape = tensor.at("shape").get<std::vector<uint64_t>>();
       const auto offsets = tensor.at("data_offsets").get<std::vector<uint64_t>>();
       if (dtype != "F32" && dtype != "BF16") {
-        throw ToolError(
+        throw UsageError(
             fmt::format("{}: \"{}\" is of dtype {}; F32 and BF16 can be imported", file, name, dtype));
       }
       if (shape.size() > PEAL_ZERO_MAX_DIMS) {
-        throw ToolError(fmt::format("{}: \"{}\" has {} dimensions, more than {}", file, name, shape.size(),
-                                    PEAL_ZERO_MAX_DIMS));
+        throw UsageError(fmt::format("{}: \"{}\" has {} dimensions, more than {}", file, name, shape.size(),
+                                     PEAL_ZERO_MAX_DIMS));
       }
       pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
       parameter.name = name.c_str();
@@ -195,8 +206,8 @@ void importSafetensors(const std::string& file, const std::string& path, Existin
       const uint64_t bytes = elements * (dtype == "F32" ? 4 : 2);
       if (offsets.size() != 2 || offsets[0] > size || offsets[1] > size || offsets[1] - offsets[0] != bytes ||
           8 + length + offsets[1] > size) {
-        throw ToolError(fmt::format("{}: \"{}\" does not lie in the file's {} bytes: damaged or truncated",
-                                    file, name, size));
+        throw UsageError(fmt::format("{}: \"{}\" does not lie in the file's {} bytes: damaged or truncated",
+                                     file, name, size));
       }
       values.push_back(readValues(in, 8 + length + offsets[0], elements, dtype == "BF16"));
       values.back().push_back(0);  // an empty one has an address too
@@ -204,12 +215,15 @@ void importSafetensors(const std::string& file, const std::string& path, Existin
       engine.setInitial(id, values.back().data());
     }
     if (!in) {
-      throw ToolError(fmt::format("{} cannot be read to its end", file));
+      throw UsageError(fmt::format("{} cannot be read to its end", file));
     }
     engine.seal();
     engine.save(path);
+    written.tensors = values.size();
   }
   check(pealCommDestroy(comm), "pealCommDestroy");
+  written.bytes = zero::Checkpoint(path).info().fileBytes;
+  return written;
 }
 
 }  // namespace peal::tools

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "peal/peal.h"
 #include "tools/common/error.h"
 
 namespace peal::tools {
@@ -14,11 +15,34 @@ int refuse(const CLI::App& app, std::string_view sentence) {
   return kExitUsage;
 }
 
+// "list, verify or compare"; empty if there are none.
+std::string commandsOf(const CLI::App& app) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  std::string text;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ";
+    text += commands[i]->get_name();
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<int> parseArguments(CLI::App& app, int argc, char** argv) {
+  app.set_version_flag("--version", [&app] {
+    return fmt::format("{} {}.{}.{} of peal", app.get_name(), PEAL_MAJOR, PEAL_MINOR, PEAL_PATCH);
+  });
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForVersion& version) {
+    fmt::print("{}\n", version.what());
+    return 0;
+  } catch (const CLI::RequiredError& error) {
+    const std::vector<std::string> unknown = app.remaining(true);
+    const std::string commands = commandsOf(app);
+    return refuse(app, unknown.empty() || commands.empty()
+                           ? asSentence(error.what())
+                           : fmt::format("it knows no \"{}\": {}.", unknown.front(), commands));
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return 0;

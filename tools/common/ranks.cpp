@@ -202,7 +202,8 @@ RankSource chooseRankSource(const RankOptions& options, int launchSize, const st
 void addRanksOption(CLI::App& app, RankOptions& options) {
   app.add_option("--ranks", options.processes, "Ranks as processes of this machine")
       ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+      ->type_name("N")
+      ->default_str("1, or the launcher's");
 }
 
 int runRanks(const RankOptions& options, const RankSetup& setup,

@@ -1,8 +1,10 @@
 #include "lib/zero/checkpoint/reader.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -37,6 +39,9 @@ Result<File> openChecked(const std::string& path, uint64_t bytes) {
 
 Result<Manifest> readManifest(const std::string& path) {
   const std::string file = path + "/" + kManifestName;
+  if (access(file.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    return Error{pealSystemError, fmt::format("{} is no checkpoint: there is no {}", path, file)};
+  }
   const Result<std::string> text = readWhole(file, kMostManifestBytes);
   if (!text) {
     return text.error();
@@ -61,7 +66,12 @@ Result<Manifest> readManifest(const std::string& path) {
 Result<Reader> Reader::open(const std::string& path) {
   Result<Manifest> manifest = readManifest(path);
   if (!manifest) {
-    return manifest.error();
+    // A folder of checkpoints is easily taken for one.
+    const Result<std::string> inside = latestCheckpoint(path);
+    return inside && !inside->empty()
+               ? Error{manifest.error().code,
+                       fmt::format("{}. Is {} meant, the newest in it?", manifest.error().message, *inside)}
+               : manifest.error();
   }
   Reader reader;
   reader.path_ = path;
