@@ -244,11 +244,14 @@ TEST_F(ResumeTest, aRankKilledWhileAllSaveLeavesTheLastCheckpointWhole) {
 TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {
   train(steady({"--ranks", "2", "--steps", "2", "--save", file("saved")}));
   const std::pair<Arguments, std::string> cases[] = {
-      {{"--seed", "2"}, "its seed is 1, this run's is 2"},
-      {{"--width", "24"}, "its width is 12, this run's is 24"},
-      {{"--beta2", "0.9"}, "its beta2 is 0.99, this run's is 0.9"},
-      {{"--embedding-decay", "0"}, "its embeddingDecay is 0.1, this run's is 0"},
-      {{"--tokenizer", "bpe"}, "this run's is"},
+      {{"--seed", "2"}, "its --seed is 1, this run's is 2"},
+      {{"--width", "24", "--seed", "3"},
+       "its --seed is 1, this run's is 3; its --width is 12, this run's is 24."},
+      {{"--beta2", "0.9"}, "its --beta2 is 0.99, this run's is 0.9"},
+      {{"--embedding-decay", "0"}, "its --embedding-decay is 0.1, this run's is 0"},
+      {{"--weight-decay", "0.2"}, "': its --weight-decay is 0.1, this run's is 0.2."},
+      {{"--tokenizer", "bpe"}, "': its --tokenizer is characters, this run's is bpe."},
+      {{"--text", writeFile("other.txt", std::string(4000, 'a'))}, "its --text is another than this run's"},
       {{"--steps", "1"}, "it is of step 2, and --steps is 1"},
       {{"--resume", "/no/such/checkpoint"}, "cannot resume from '/no/such/checkpoint'"},
       {{"--save-every", "2"}, "--save-every needs --save"}};
@@ -259,6 +262,21 @@ TEST_F(ResumeTest, anotherRunsCheckpointIsRefused) {
     EXPECT_EQ(result.exitCode, 2) << result.output;
     EXPECT_IN(sentence, result.output);
   }
+}
+
+// The model, the tokenizer and the rest come from the checkpoint; a step keeps its sequences.
+TEST_F(ResumeTest, whatIsNotGivenIsTheCheckpoints) {
+  train(steady({"--ranks", "2", "--steps", "2", "--tokenizer", "bpe", "--vocabulary", "300", "--seed", "5",
+                "--beta2", "0.95", "--embedding-decay", "0.3", "--save", file("saved")}));
+  const CommandResult result =
+      Command({PEAL_TRAIN_PROGRAM, "--text", PEAL_TRAIN_FIXTURE, "--ranks", "2", "--steps", "3", "--batch",
+               "8", "--accumulate", "3", "--eval-every", "0", "--sample", "0", "--resume", file("saved")})
+          .wait();
+  EXPECT_EQ(result.exitCode, 0) << result.output;
+  EXPECT_IN("1 layer, width 12, 3 heads, context 16", result.output);
+  EXPECT_IN("a step is 64 tokens: 4 sequences of all ranks, 8 at most in a micro-batch of one",
+            result.output);
+  EXPECT_IN("note: --accumulate 3 is not followed: the checkpoint's steps have 4 sequences", result.output);
 }
 
 // A run that should have gone on, and was started anew, does not cost the checkpoint.

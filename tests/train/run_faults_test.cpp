@@ -53,8 +53,8 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       {{"--unit-slots", "2", "--no-reshard"},
        "--unit-slots 2 cannot hold the 3 units that --no-reshard keeps"},
       {{"--embedding-decay", "nan"}, "--embedding-decay: nan is not a number from 0 to"},
-      {{"--epsilon", "2"}, "--epsilon: 2 is not a number from 0 to 1"},
-      {{"--epsilon", "0"}, "the engine's epsilon is 0; it must be from 1.2e-38 to 1"},
+      {{"--epsilon", "2"}, "--epsilon: 2 is not a number from 1.2e-38 to 1"},
+      {{"--epsilon", "0"}, "--epsilon: 0 is not a number from 1.2e-38 to 1"},
       {{"--master", "remainder", "--stochastic-rounding"}, "--stochastic-rounding and --master remainder"},
       {{"--metrics", "/no/such/folder/metrics"}, "cannot write the metrics"},
       {{"--save", "/dev/null"}, "'/dev/null' exists and is no checkpoint"},
@@ -82,6 +82,31 @@ TEST_F(RunTest, badInputEndsWithOneSentenceAndCodeTwo) {
       EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
     }
   }
+}
+
+TEST_F(RunTest, whatHasNoEffectIsSaid) {
+  const CommandResult result =
+      Command(commandLine(
+                  kTiny, {"--stage", "1", "--steps", "2", "--no-reshard", "--prefetch", "3", "--bucket-slots",
+                          "2", "--vocabulary", "1000", "--accumulate-locally", "--warmup", "100"}))
+          .wait();
+  EXPECT_EQ(result.exitCode, 0) << result.output;
+  for (const char* sentence :
+       {"note: --no-reshard has no effect without --stage 3",
+        "note: --prefetch has no effect without --stage 3",
+        "note: --bucket-slots has no effect without --stage 2 or 3",
+        "note: --vocabulary has no effect without --tokenizer bpe",
+        "note: --accumulate-locally has no effect without --accumulate 2 or more",
+        "note: the learning rate never reaches --lr: --warmup 100 is more than --steps 2"}) {
+    EXPECT_IN(sentence, result.output);
+  }
+  EXPECT_IN("2 sequences x 1 micro-batch per rank", result.output);
+  const CommandResult silent =
+      Command(commandLine(kTiny, {"--stage", "3", "--steps", "1", "--prefetch", "3"})).wait();
+  EXPECT_EQ(silent.output.find("note:"), std::string::npos) << silent.output;
+  const CommandResult launched = Command(commandLine(kTiny, {"--ranks", "2"}), {"PEAL_RANK=0"}).wait();
+  EXPECT_EQ(launched.exitCode, 2) << launched.output;
+  EXPECT_IN("what the launcher says cannot be followed: ", launched.output);
 }
 
 TEST_F(RunTest, aKilledRankEndsTheRunAndIsNamed) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <regex>
 #include <string>
+#include <vector>
 
 #include "tools/common/error.h"
 #include "tools/train/memory.h"
@@ -40,7 +41,11 @@ int trainMain(int argc, char** argv) {
   }
   // Before any rank starts: a bad text or an unwritable file is then told once, and nothing is left behind.
   pealLaunch_t launch{};
-  tools::check(pealGetLaunch(&launch), "pealGetLaunch");
+  if (pealGetLaunch(&launch) != pealSuccess) {
+    throw tools::UsageError(fmt::format("what the launcher says cannot be followed: {}{}",
+                                        pealGetLastError(nullptr),
+                                        options.ranks.processes > 0 ? " --ranks needs none of it" : ""));
+  }
   const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
   const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context,
                   options.bpeVocabulary());
@@ -49,8 +54,14 @@ int trainMain(int argc, char** argv) {
   const bool isLaunched = launch.size > 1;
   const int size = isLaunched ? launch.size : std::max(options.ranks.processes, 1);
   checkShardGroup(options, size);
+  std::vector<std::string> notes = notesOn(options);
   if (!options.resumePath.empty()) {
+    const size_t asked = options.accumulate;
     continueRun(options, text, size);
+    if (options.isGiven("--accumulate") && options.accumulate != asked) {
+      notes.push_back(fmt::format("--accumulate {} is not followed: the checkpoint's steps have {} sequences",
+                                  asked, options.sequences));
+    }
   }
   const pealZeroOptions_t engine = engineOptions(options);
   if (pealZeroCheckOptions(&engine) != pealSuccess) {
@@ -62,6 +73,11 @@ int trainMain(int argc, char** argv) {
   }
   if (launch.rank == 0 && !options.tracePath.empty()) {
     Tracer::checkPath(options.tracePath);
+  }
+  for (const std::string& note : notes) {
+    if (launch.rank == 0) {
+      fmt::print(stderr, "peal-train: note: {}\n", note);
+    }
   }
   MetricsFile metrics(launch.rank == 0 ? options.metricsPath : "",
                       options.resumePath.empty() ? Earlier::Dropped : Earlier::Kept);

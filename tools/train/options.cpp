@@ -12,13 +12,15 @@
 #include "tools/common/plot.h"
 #include "tools/common/sizes.h"
 #include "tools/train/bpe.h"
+#include "tools/train/resume.h"
 
 namespace peal::train {
 namespace {
 
 using tools::UsageError;
 
-constexpr double kLargestDecay = 1e6;  // and learning rate factor: the engine's limits
+constexpr double kLargestDecay = 1e6;      // and learning rate factor: the engine's limits
+constexpr double kLeastEpsilon = 1.2e-38;  // the engine's, too
 constexpr double kLongestLastWords = 3600;
 constexpr double kLargest = 1e9;  // of every number that is not a size; keeps products far from overflow
 
@@ -100,7 +102,7 @@ void addTraining(CLI::App& app, TrainOptions& options) {
       ->check(tools::numberIn(0, 1))
       ->group(group);
   app.add_option("--epsilon", options.epsilon, "AdamW's term beside the root of the second moment")
-      ->check(tools::numberIn(0, 1))
+      ->check(tools::numberIn(kLeastEpsilon, 1))
       ->group(group);
   app.add_option("--clip", options.clip, "Largest global gradient norm; 0: no clipping")
       ->check(positive)
@@ -279,6 +281,14 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options) {
   if (const std::optional<int> code = tools::parseArguments(app, argc, argv)) {
     return code;
   }
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0) {
+      options.given.insert(option->get_name());
+    }
+  }
+  if (!options.resumePath.empty()) {
+    takeOver(options);
+  }
   if (!bucketBytes.empty()) {
     options.bucketBytes = tools::parseSizeBytes(bucketBytes, "--bucket-bytes");
   }
@@ -356,6 +366,26 @@ void checkShardGroup(const TrainOptions& options, int size) {
                                  group > size ? "is more than the" : "does not divide the", size,
                                  size == 1 ? "" : "s", fmt::join(divisors, ", ")));
   }
+}
+
+std::vector<std::string> notesOn(const TrainOptions& options) {
+  std::vector<std::string> notes;
+  const auto without = [&](const char* name, bool hasEffect, const std::string& needs) {
+    if (options.isGiven(name) && !hasEffect) {
+      notes.push_back(fmt::format("{} has no effect without {}", name, needs));
+    }
+  };
+  for (const char* name : {"--no-reshard", "--prefetch", "--gathers-in-flight", "--unit-slots"}) {
+    without(name, options.stage == 3, "--stage 3");
+  }
+  without("--bucket-slots", options.stage >= 2, "--stage 2 or 3");
+  without("--vocabulary", options.tokenizer == Tokenizer::Bpe, "--tokenizer bpe");
+  without("--accumulate-locally", options.accumulate > 1, "--accumulate 2 or more");
+  if (options.isGiven("--warmup") && options.steps > 0 && options.warmup > options.steps) {
+    notes.push_back(fmt::format("the learning rate never reaches --lr: --warmup {} is more than --steps {}",
+                                options.warmup, options.steps));
+  }
+  return notes;
 }
 
 double learningRateAt(const TrainOptions& options, uint64_t step) {

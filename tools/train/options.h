@@ -2,7 +2,9 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "peal/zero.h"
 #include "tools/common/ranks.h"
@@ -81,6 +83,9 @@ struct TrainOptions {
   uint64_t firstStep = 0;            // steps made before this run
   uint64_t sequences = 0;            // of all ranks in a step; 0: all that batch and accumulate have room for
 
+  std::set<std::string> given;  // names of the options on the command line, "--layers"
+  bool isGiven(const std::string& name) const { return given.contains(name); }
+
   // Ranks of a shard group, and whether there are several.
   int shards(int rankCount) const { return shardGroup > 0 ? shardGroup : rankCount; }
   bool hasReplicas(int rankCount) const { return stage > 0 && shards(rankCount) < rankCount; }
@@ -98,6 +103,9 @@ std::optional<int> parseOptions(int argc, char** argv, TrainOptions& options);
 void checkOptions(const TrainOptions& options);
 // The same of --shard-group and the number of ranks, once that is known.
 void checkShardGroup(const TrainOptions& options, int size);
+
+// What was asked for and has no effect: a sentence each.
+std::vector<std::string> notesOn(const TrainOptions& options);
 
 // Linear from 0 to learningRate over the warm-up, then half a cosine down to minLearningRate at the last
 // step. step counts from 1.

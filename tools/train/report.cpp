@@ -14,6 +14,13 @@ namespace {
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 // 1234567 as "1,234,567".
+std::string grouped(uint64_t value);
+
+// "1 bucket", "2 buckets".
+std::string counted(uint64_t count, const char* name, const char* plural) {
+  return fmt::format("{} {}{}", grouped(count), name, count == 1 ? "" : plural);
+}
+
 std::string grouped(uint64_t value) {
   const std::string digits = std::to_string(value);
   std::string text;
@@ -55,21 +62,27 @@ void Reporter::start(const Trainer& trainer) {
     fmt::print("tokens: {} of byte pairs, {:.2f} characters each\n", text_.vocabulary(),
                static_cast<double>(trainingCharacters) / static_cast<double>(text_.training().size()));
   }
-  fmt::print("model: {} parameters: {} layers, width {}, {} heads, context {}\n", grouped(parameters),
-             shape.layers, shape.width, shape.heads, shape.context);
-  fmt::print(
-      "ranks: {} ({}), ZeRO stage {}{}; a step is {} tokens: {} sequences x {} micro-batches per rank\n",
-      context_.size, context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
-      options_.stage,
-      options_.hasReplicas(context_.size) ? fmt::format(" in groups of {}", options_.shardGroup) : "",
-      grouped(options_.sequencesPerStep(context_.size) * shape.context), options_.batch, options_.accumulate);
+  fmt::print("model: {} parameters: {}, width {}, {}, context {}\n", grouped(parameters),
+             counted(shape.layers, "layer", "s"), shape.width, counted(shape.heads, "head", "s"),
+             shape.context);
+  const uint64_t sequences = options_.sequencesPerStep(context_.size);
+  const uint64_t room = options_.batch * options_.accumulate * static_cast<uint64_t>(context_.size);
+  fmt::print("ranks: {} ({}), ZeRO stage {}{}; a step is {} tokens: {}\n", context_.size,
+             context_.source == tools::RankSource::Launcher ? context_.launcher : "local processes",
+             options_.stage,
+             options_.hasReplicas(context_.size) ? fmt::format(" in groups of {}", options_.shardGroup) : "",
+             grouped(sequences * shape.context),
+             sequences == room ? fmt::format("{} sequences x {} per rank", options_.batch,
+                                             counted(options_.accumulate, "micro-batch", "es"))
+                               : fmt::format("{} of all ranks, {} at most in a micro-batch of one",
+                                             counted(sequences, "sequence", "s"), options_.batch));
   const ComputeNames names = trainer.computeNames();
   fmt::print("compute: {}\n\n", names.sentence);
   std::fflush(stdout);
   if (!options_.resumePath.empty()) {
-    fmt::print("resumed from {} after step {}: {} sequences a step in up to {} micro-batches\n\n",
-               options_.resumePath, options_.firstStep, options_.sequencesPerStep(context_.size),
-               options_.accumulate);
+    fmt::print("resumed from {} after step {}: {} a step in {}{}\n\n", options_.resumePath,
+               options_.firstStep, counted(sequences, "sequence", "s"),
+               options_.accumulate > 1 ? "up to " : "", counted(options_.accumulate, "micro-batch", "es"));
   }
   metrics_.write({{"event", "start"},
                   {"firstStep", options_.firstStep},
@@ -136,11 +149,12 @@ void Reporter::step(const Trainer& trainer, const StepResult& result) {
   const double perStep = 1e3 / static_cast<double>(steps_);
   fmt::print(
       "step {:5}  loss {:.4f}  norm {:6.3f}  lr {:.2e}  {:6.0f} token/s  {:5.0f} ms/step  communication "
-      "{:4.1f} ms "
-      "({:.0f} %), not hidden {:.1f} ms\n",
+      "{:4.1f} ms{}, not hidden {:.1f} ms\n",
       step, result.loss, result.report.gradientNorm, result.learningRate,
       static_cast<double>(tokens_) / seconds_, seconds_ * perStep, communicationSeconds_ * perStep,
-      100 * communicationSeconds_ / seconds_, waitSeconds_ * perStep);
+      communicationSeconds_ > seconds_ ? ""
+                                       : fmt::format(" ({:.0f} %)", 100 * communicationSeconds_ / seconds_),
+      waitSeconds_ * perStep);
   std::fflush(stdout);
   steps_ = tokens_ = 0;
   seconds_ = communicationSeconds_ = waitSeconds_ = 0;
@@ -245,11 +259,12 @@ void Reporter::printSent(const Summary& summary) {
                verdict(line.bytes == line.bytesFormula));
   }
   fmt::print("  {:<32} {:>15}\n", "held-out and samples: elements", grouped(summary.sentEvaluating));
-  fmt::print("\nfused step: {} of {} buckets of a step, {} in this run{}{}\n", summary.fused.fusedBuckets,
-             summary.fused.buckets, grouped(summary.fusedBuckets), *summary.fused.reason != '\0' ? ": " : "",
-             summary.fused.reason);
+  fmt::print("\nfused step: {} of {} of a step, {} in this run{}{}\n", summary.fused.fusedBuckets,
+             counted(static_cast<uint64_t>(summary.fused.buckets), "bucket", "s"),
+             grouped(summary.fusedBuckets), *summary.fused.reason != '\0' ? ": " : "", summary.fused.reason);
   if (summary.replicaChecks > 0) {
-    fmt::print("\nwhat ranks hold alike was compared {} times, by hashes: equal\n", summary.replicaChecks);
+    fmt::print("\nwhat ranks hold alike was compared {}, by hashes: equal\n",
+               counted(summary.replicaChecks, "time", "s"));
   }
 }
 

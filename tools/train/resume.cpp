@@ -1,6 +1,7 @@
 #include "tools/train/resume.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "peal/zero.h"
 #include "tools/common/error.h"
@@ -84,9 +86,66 @@ SavedRun readSavedRun(const std::string& path) {
   return run;
 }
 
-std::string shortened(const json& value) {
-  const std::string text = value.dump();
-  return text.size() <= 40 ? text : text.substr(0, 37) + "...";
+// The numbers that must be the same, and the options that set them.
+struct Number {
+  const char* key;
+  const char* option;
+};
+constexpr Number kNumbers[] = {{"seed", "--seed"},
+                               {"layers", "--layers"},
+                               {"width", "--width"},
+                               {"heads", "--heads"},
+                               {"context", "--context"},
+                               {"beta1", "--beta1"},
+                               {"beta2", "--beta2"},
+                               {"epsilon", "--epsilon"},
+                               {"weightDecay", "--weight-decay"},
+                               {"embeddingDecay", "--embedding-decay"}};
+
+const char* kindOfTokenizer(const json& run) {
+  return run.value("tokenizer", "") == "characters" ? "characters" : "bpe";
+}
+
+// All that keeps a run from going on. A text is compared as the tokens that it became: only where those are
+// of one kind.
+std::vector<std::string> differences(const json& theirs, const json& mine) {
+  std::vector<std::string> found;
+  const auto add = [&](const char* option, const std::string& saved, const std::string& own) {
+    found.push_back(fmt::format("its {} is {}, this run's is {}", option, saved, own));
+  };
+  for (const Number& number : kNumbers) {
+    const json saved = theirs.value(number.key, json());
+    // A run saved before AdamW's numbers were noted here has none; the engine compares its own.
+    const bool isUnknown = saved.is_null() && mine[number.key].is_number_float();
+    if (saved != mine[number.key] && !isUnknown) {
+      add(number.option, saved.dump(), mine[number.key].dump());
+    }
+  }
+  const std::string saved = kindOfTokenizer(theirs), own = kindOfTokenizer(mine);
+  const json vocabulary = theirs.value("vocabulary", json());
+  if (saved != own) {
+    add("--tokenizer", saved, own);
+  } else if (own == "bpe" && vocabulary != mine["vocabulary"]) {
+    add("--vocabulary", vocabulary.dump(), mine["vocabulary"].dump());
+  } else if (theirs.value("text", json()) != mine["text"] ||
+             theirs.value("tokenizer", json()) != mine["tokenizer"]) {
+    found.emplace_back("its --text is another than this run's");
+  }
+  return found;
+}
+
+template <class T>
+void takeNumber(const json& run, const char* key, T& value, bool isGiven) {
+  if (!isGiven && run.contains(key) && run[key].is_number()) {
+    value = run[key].get<T>();
+  }
+}
+
+// Null if it is not of peal-train.
+const json* runOf(const json& data) {
+  const bool isRun = data.is_object() && data.value("format", "") == kRunFormat && data.contains("run") &&
+                     data["run"].is_object() && data.contains("steps") && data.contains("sequences");
+  return isRun ? &data["run"] : nullptr;
 }
 
 std::string quoted(const std::string& argument) {
@@ -110,25 +169,46 @@ std::string describeRun(const TrainOptions& options, const Text& text, uint64_t 
       .dump();
 }
 
+void takeOver(TrainOptions& options) {
+  const SavedRun saved = readSavedRun(options.resumePath);
+  const json* run = runOf(saved.data);
+  if (run == nullptr) {
+    return;  // continueRun says so
+  }
+  const auto take = [&](const char* key, auto& value, const char* option) {
+    takeNumber(*run, key, value, options.isGiven(option));
+  };
+  take("seed", options.seed, "--seed");
+  take("layers", options.shape.layers, "--layers");
+  take("width", options.shape.width, "--width");
+  take("heads", options.shape.heads, "--heads");
+  take("context", options.shape.context, "--context");
+  take("beta1", options.beta1, "--beta1");
+  take("beta2", options.beta2, "--beta2");
+  take("epsilon", options.epsilon, "--epsilon");
+  take("weightDecay", options.weightDecay, "--weight-decay");
+  take("embeddingDecay", options.embeddingDecay, "--embedding-decay");
+  if (!options.isGiven("--tokenizer") && run->contains("tokenizer")) {
+    options.tokenizer = kindOfTokenizer(*run) == std::string("bpe") ? Tokenizer::Bpe : Tokenizer::Characters;
+  }
+  if (options.tokenizer == Tokenizer::Bpe && kindOfTokenizer(*run) == std::string("bpe")) {
+    take("vocabulary", options.vocabulary, "--vocabulary");
+  }
+}
+
 void continueRun(TrainOptions& options, const Text& text, int size) {
   const auto [saved, updates, steps] = readSavedRun(options.resumePath);
-  if (!saved.is_object() || saved.value("format", "") != kRunFormat || !saved.contains("run") ||
-      !saved.contains("steps") || !saved.contains("sequences")) {
+  if (runOf(saved) == nullptr) {
     throw UsageError(
         fmt::format("cannot resume from '{}': that checkpoint, of {} updates, was not saved by peal-train",
                     options.resumePath, updates));
   }
-  const json mine = identityOf(options, text);
-  for (const auto& [name, value] : mine.items()) {
-    const json theirs = saved["run"].value(name, json());
-    // A run saved before AdamW's numbers were noted here has none; the engine compares its own.
-    const bool isUnknown = theirs.is_null() && value.is_number_float();
-    if (theirs != value && !isUnknown) {
-      throw UsageError(
-          fmt::format("cannot resume from '{}': its {} is {}, this run's is {}. Use the options and the "
-                      "text of the run that saved it",
-                      options.resumePath, name, shortened(theirs), shortened(value)));
-    }
+  const std::vector<std::string> different = differences(saved["run"], identityOf(options, text));
+  if (!different.empty()) {
+    throw UsageError(
+        fmt::format("cannot resume from '{}': {}. Use the options and the text of the run that "
+                    "saved it; those that are not given are taken from it",
+                    options.resumePath, fmt::join(different, "; ")));
   }
   options.firstStep = saved["steps"];
   options.sequences = saved["sequences"];

@@ -11,9 +11,13 @@ namespace peal::train {
 // The caller's data of a checkpoint: JSON.
 std::string describeRun(const TrainOptions& options, const Text& text, uint64_t sequences, uint64_t steps);
 
+// Takes from the checkpoint of --resume what was not given: the model, the tokenizer, AdamW's numbers and the
+// seed. Throws UsageError if it cannot be read.
+void takeOver(TrainOptions& options);
+
 // Reads that of --resume, checks that options and text continue the run, and sets the options that follow
 // from it: the step to begin with, and micro-batches for the same sequences in every step on `size` ranks.
-// Throws UsageError naming what differs.
+// Throws UsageError naming all that differs.
 void continueRun(TrainOptions& options, const Text& text, int size);
 
 // What a save would find out only at the end of a run: throws UsageError if no checkpoint can be made at

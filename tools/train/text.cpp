@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,9 +77,10 @@ std::string readBible() {
   }
   if (status != 0 || verses.empty()) {
     throw UsageError(
-        fmt::format("the default text is not there: '{}' printed {} bytes and ended with status "
-                    "{}. Install Debian's package bible-kjv, or name a text with --text FILE",
-                    command, printed.size(), status));
+        fmt::format("the default text is not there: '{}' printed {} bytes and ended with {} {}. Install "
+                    "Debian's package bible-kjv, or name a text with --text FILE",
+                    command, printed.size(), WIFEXITED(status) ? "exit code" : "wait status",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : status));
   }
   return verses;
 }
