@@ -182,6 +182,11 @@ typedef struct pealZeroGroup {
  * NULL. */
 PEAL_API pealResult_t pealZeroAddGroup(pealZero_t zero, const pealZeroGroup_t* group, int* id);
 
+/* Other numbers for a group, 0 included: schedules of single groups. Collective, between steps, all ranks
+ * with the same, and they hold from the next step on; moments stay. -1 is "as in pealZeroOptions_t" again. An
+ * error changes nothing on any rank. Before pealZeroSeal, which compares groups, it is local. */
+PEAL_API pealResult_t pealZeroSetGroup(pealZero_t zero, int group, const pealZeroGroup_t* numbers);
+
 typedef enum { pealZeroNoDecay = 0, pealZeroDecay = 1 } pealZeroDecay_t;
 
 #define PEAL_ZERO_MAX_DIMS 8
@@ -357,7 +362,8 @@ enum {
   pealZeroControl,       /* the small all-reduce of each step: norm, non-finite flag, tokens. Of a fused step
                             also that of what was announced */
   pealZeroStart,    /* pealZeroSeal's agreement and broadcast; state that moves when buckets are rebuilt */
-  pealZeroInspect,  /* pealZeroRead, pealZeroCheckReplicas; agreement and gathering of checkpoints */
+  pealZeroInspect,  /* pealZeroRead, pealZeroCheckReplicas, pealZeroSetGroup; agreement and gathering of
+                       checkpoints */
   pealZeroReplicas, /* gradients between shard groups: a sum on its way through them in fp32, and the
                        bf16 result back; one call for both */
   pealZeroFused,    /* calls: reduce-scatters and all-gathers, counted above, that were one collective

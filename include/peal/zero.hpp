@@ -7,6 +7,7 @@
 #define PEAL_ZERO_HPP
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <span>
@@ -51,6 +52,12 @@ inline pealZeroPlan_t plan(const pealZeroPlanInput_t& input) {
   return result;
 }
 
+// peal::Communicator, whose header is not needed here.
+template <class T>
+concept OwnsCommunicator = requires(const T& owner) {
+  { owner.handle() } -> std::same_as<pealComm_t>;
+};
+
 class Engine {
  public:
   Engine() = default;
@@ -59,6 +66,8 @@ class Engine {
       throw Failure(code, pealZeroGetLastError(nullptr));
     }
   }
+  Engine(const OwnsCommunicator auto& comm, const pealZeroOptions_t& options)
+      : Engine(comm.handle(), options) {}
   ~Engine() { pealZeroDestroy(zero_); }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -72,6 +81,9 @@ class Engine {
     int id = -1;
     check(pealZeroAddGroup(zero_, &group, &id));
     return id;
+  }
+  void setGroup(int group, const pealZeroGroup_t& numbers) {
+    check(pealZeroSetGroup(zero_, group, &numbers));
   }
   int addParameter(const pealZeroParameter_t& parameter) {
     int id = -1;
@@ -88,6 +100,19 @@ class Engine {
   // On GPUs: the CUDA stream on which the caller computes.
   void setStream(pealStream_t stream) { check(pealZeroSetStream(zero_, stream)); }
   void setInitial(int id, const float* values) { check(pealZeroSetInitial(zero_, id, values)); }
+  // The parameter's elements, to be kept until seal().
+  void setInitial(int id, std::span<const float> values) {
+    uint64_t elements = 0;
+    check(pealZeroParameterInfo(zero_, id, nullptr, &elements));
+    if (values.size() != elements) {
+      throw Failure(pealInvalidArgument, "setInitial: parameter " + std::to_string(id) + " has " +
+                                             std::to_string(elements) + " elements, and there are " +
+                                             std::to_string(values.size()) + " values");
+    }
+    // Of no elements: an address all the same, for there are first values.
+    static constexpr float kNone = 0;
+    setInitial(id, values.empty() ? &kNone : values.data());
+  }
   void seal() { check(pealZeroSeal(zero_)); }
 
   void enter(int unit, pealZeroPass_t pass) { check(pealZeroUnitEnter(zero_, unit, pass)); }

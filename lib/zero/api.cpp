@@ -92,6 +92,11 @@ pealResult_t pealZeroAddGroup(pealZero_t zero, const pealZeroGroup_t* group, int
               [&](Engine& engine) { return storeIfAsked(engine.addGroup(*group), id); });
 }
 
+pealResult_t pealZeroSetGroup(pealZero_t zero, int group, const pealZeroGroup_t* numbers) {
+  return call(zero, __func__, numbers, "numbers",
+              [&](Engine& engine) { return engine.setGroup(group, *numbers); });
+}
+
 pealResult_t pealZeroAddParameter(pealZero_t zero, const pealZeroParameter_t* parameter, int* id) {
   return call(zero, __func__, parameter, "parameter",
               [&](Engine& engine) { return storeIfAsked(engine.addParameter(*parameter), id); });

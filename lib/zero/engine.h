@@ -31,6 +31,7 @@ class Engine {
   ~Engine();
 
   Result<int> addGroup(const pealZeroGroup_t& group);
+  Result<void> setGroup(int id, const pealZeroGroup_t& numbers);
   Result<int> addParameter(const pealZeroParameter_t& described);
   Result<void> keepUnit(int unit);
   Result<void> setStream(pealStream_t stream);
@@ -72,6 +73,8 @@ class Engine {
   Result<void> checkSealed() const;
   Result<size_t> parameterIndex(int id) const;
   Result<size_t> unitIndex(int unit) const;
+  Result<Group> readGroup(const pealZeroGroup_t& numbers) const;
+  Result<Group> checkedGroup(int id, const pealZeroGroup_t& numbers) const;
   Result<Parameter> readDescriptor(const pealZeroParameter_t& described) const;
   Result<void> checkPlace(const pealZeroParameter_t& described, uint64_t elements) const;
   Result<size_t> trainedIndex(int id) const;  // of a parameter that has gradients

@@ -71,16 +71,23 @@ Result<void> checkGroup(const pealZeroGroup_t& group) {
 
 Result<int> Engine::addGroup(const pealZeroGroup_t& group) {
   PEAL_TRY(checkUsable());
-  PEAL_TRY(checkGroup(group));
+  const Result<Group> read = readGroup(group);
+  if (!read) {
+    return read.error();
+  }
   if (sealed_) {
     return Error{pealInvalidUsage, "a group comes too late: the engine is sealed"};
   }
-  const auto orElse = [](double value, double inherited) { return value == -1 ? inherited : value; };
-  const Group& base = groups_.front();
-  groups_.push_back({group.learningRateFactor, orElse(group.beta1, base.beta1),
-                     orElse(group.beta2, base.beta2), orElse(group.epsilon, base.epsilon),
-                     orElse(group.weightDecay, base.weightDecay)});
+  groups_.push_back(*read);
   return static_cast<int>(groups_.size()) - 1;
+}
+
+Result<Group> Engine::readGroup(const pealZeroGroup_t& numbers) const {
+  PEAL_TRY(checkGroup(numbers));
+  const auto orElse = [](double value, double inherited) { return value == -1 ? inherited : value; };
+  return Group{numbers.learningRateFactor, orElse(numbers.beta1, options_.beta1),
+               orElse(numbers.beta2, options_.beta2), orElse(numbers.epsilon, options_.epsilon),
+               orElse(numbers.weightDecay, options_.weightDecay)};
 }
 
 Result<int> Engine::addParameter(const pealZeroParameter_t& described) {

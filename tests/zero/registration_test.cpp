@@ -316,5 +316,88 @@ TEST(Registration, RanksMustAgree) {
   expectRefused([](auto&, auto& parameter) { parameter.extents[0] = 2, parameter.extents[1] = 4; });
 }
 
+// Numbers that come later are those that were there from the beginning, on every stage.
+TEST(SetGroup, HoldsFromTheNextStepOn) {
+  Shape shape = unevenShape();
+  for (size_t p = 0; p < shape.size(); p += 2) {
+    shape[p].group = 1;
+  }
+  pealZeroGroup_t first = defaultGroup(), later = defaultGroup();
+  later.learningRateFactor = 0.25;
+  later.weightDecay = 0.5;
+  later.beta2 = 0.9;
+  for (int stage = 0; stage <= 3; ++stage) {
+    SCOPED_TRACE(stage);
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      pealZeroOptions_t options = defaultOptions();
+      options.stage = stage;
+      options.bucketBytes = 100;
+      Trainer changed(comm, rank, options, shape, {}, {first});
+      changed.engine().setGroup(1, later);
+      Trainer expected(comm, rank, options, shape, {}, {later});
+      EXPECT_EQ(changed.step().gradientNorm, expected.step().gradientNorm);
+      EXPECT_EQ(changed.read(pealZeroMaster), expected.read(pealZeroMaster));
+      EXPECT_EQ(changed.read(pealZeroMoment2), expected.read(pealZeroMoment2));
+      pealZeroGroup_t none = defaultGroup();
+      none.learningRateFactor = 0;
+      changed.engine().setGroup(0, none);
+      changed.engine().setGroup(1, none);
+      const std::vector<float> before = changed.read(pealZeroMaster);
+      changed.step();
+      EXPECT_EQ(changed.read(pealZeroMaster), before);
+      changed.engine().setGroup(1, later);
+      changed.step();
+      EXPECT_NE(changed.read(pealZeroMaster), before);
+    });
+  }
+}
+
+TEST(SetGroup, IsTheSameOnAllRanksOrChangesNothing) {
+  onRanks(2, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, defaultOptions(), unevenShape());
+    Trainer untouched(comm, rank, defaultOptions(), unevenShape());
+    const pealZero_t zero = trainer.engine().handle();
+    const auto refused = [&](int group, const pealZeroGroup_t& numbers, pealResult_t code, const char* text) {
+      EXPECT_EQ(pealZeroSetGroup(zero, group, &numbers), code);
+      EXPECT_NE(std::strstr(pealZeroGetLastError(zero), text), nullptr) << pealZeroGetLastError(zero);
+    };
+    pealZeroGroup_t numbers = defaultGroup();
+    numbers.weightDecay = rank == 0 ? 0.1 : 0.2;
+    refused(0, numbers, pealInvalidUsage, "all ranks give the same. Nothing has changed");
+    refused(1, numbers, pealInvalidArgument, "there is no group 1");
+    numbers.beta1 = rank == 0 ? 1 : 0.9;
+    refused(0, numbers, rank == 0 ? pealInvalidArgument : pealRemoteError,
+            rank == 0 ? "the group's beta1 is 1" : "rank 0 cannot set group 0");
+    trainer.engine().enter(0, pealZeroForward);
+    refused(0, defaultGroup(), pealInvalidUsage, "between steps");
+    trainer.engine().leave(0, pealZeroForward);
+    trainer.step();
+    untouched.step();
+    EXPECT_EQ(trainer.read(pealZeroMaster), untouched.read(pealZeroMaster));
+  });
+}
+
+// A vector is as long as its parameter.
+TEST(Registration, FirstValuesAreAsManyAsElements) {
+  onRanks(1, [](int, pealComm_t comm) {
+    Engine engine(comm, defaultOptions());
+    const int id = engine.addParameter("w", 8, 0, pealZeroDecay);
+    try {
+      engine.setInitial(id, std::vector<float>(7));
+      ADD_FAILURE() << "did not fail";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.code, pealInvalidArgument);
+      EXPECT_NE(std::strstr(failure.what(), "has 8 elements, and there are 7 values"), nullptr)
+          << failure.what();
+    }
+    const std::vector<float> values(8, 2.5F);
+    engine.setInitial(id, values);
+    engine.seal();
+    std::vector<float> read(8);
+    engine.read(id, pealZeroMaster, read.data());
+    EXPECT_EQ(read, values);
+  });
+}
+
 }  // namespace
 }  // namespace peal::zero::test
