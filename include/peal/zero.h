@@ -135,6 +135,9 @@ typedef struct pealZeroOptions {
    * engine's. 0: loading it is refused, unless it was saved before the first update. 1: masters and moments
    * are loaded as they are, and the engine's numbers hold from then on. */
   int convertOptimizer;
+  /* 1: pealZeroSeal gives all ranks rank 0's first values. 0: none are set, for an engine that pealZeroLoad
+   * fills next: no rank needs the whole model in fp32, and nothing is sent. Until then all are zero. */
+  int initialValues;
 } pealZeroOptions_t;
 
 #define PEAL_ZERO_MAGIC 0x7065617au /* "peaz" */
@@ -142,7 +145,7 @@ typedef struct pealZeroOptions {
   {                                                                                                          \
     sizeof(pealZeroOptions_t), PEAL_ZERO_MAGIC, PEAL_VERSION_CODE, 1, 1, (size_t)25 << 20, 0, 0, 0, 1,       \
         pealZeroMissingIsZero, 0.0, 0.9, 0.999, 1e-8, 0.01, pealZeroMasterFp32, 0, 0, 0, pealZeroReduceBf16, \
-        0, 1, 1, 0, 0                                                                                        \
+        0, 1, 1, 0, 0, 1                                                                                     \
   }
 
 /* ---- making an engine -------------------------------------------------------------------------- */
@@ -232,7 +235,7 @@ PEAL_API pealResult_t pealZeroAddParameter(pealZero_t zero, const pealZeroParame
 PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
 
 /* values: the parameter's first values, elements floats, read by pealZeroSeal and to be kept until then.
- * Needed on rank 0, ignored on the others. Not for tied names. */
+ * Needed on rank 0, ignored on the others. Not for tied names, nor with initialValues 0. */
 PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything

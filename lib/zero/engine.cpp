@@ -23,7 +23,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
     double value, least, most;
   };
   const double below1 = std::nextafter(1.0, 0.0);
-  const std::array<Range, 22> ranges{{
+  const std::array<Range, 23> ranges{{
       {"stage", static_cast<double>(o.stage), 0, 3},
       {"microBatches", static_cast<double>(o.microBatches), 1, 1e6},
       {"bucketBytes", static_cast<double>(o.bucketBytes), 1, 1e18},
@@ -39,6 +39,7 @@ Result<void> Engine::checkOptions(const pealZeroOptions_t& o) {
       {"skipNonFinite", static_cast<double>(o.skipNonFinite), 0, 1},
       {"convertWeights", static_cast<double>(o.convertWeights), 0, 1},
       {"convertOptimizer", static_cast<double>(o.convertOptimizer), 0, 1},
+      {"initialValues", static_cast<double>(o.initialValues), 0, 1},
       {"clipNorm", o.clipNorm, 0, 1e30},
       {"beta1", o.beta1, 0, below1},
       {"beta2", o.beta2, 0, below1},

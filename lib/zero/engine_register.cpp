@@ -241,6 +241,11 @@ Result<void> Engine::setInitial(int id, const float* values) {
                              "values are that one's",
                              id, parameter.name, parameter.tiedTo, registered_[parameter.tiedTo].name)};
   }
+  if (options_.initialValues == 0) {
+    return Error{pealInvalidUsage,
+                 fmt::format("parameter {} (\"{}\") takes no first values: the engine's initialValues is 0",
+                             id, parameter.name)};
+  }
   initial_[*index] = values;
   return {};
 }

@@ -89,7 +89,8 @@ Result<void> Engine::checkComplete() const {
   if (registered_.empty()) {
     return Error{pealInvalidUsage, "the engine has no parameters: call pealZeroAddParameter"};
   }
-  for (size_t id = 0; id < registered_.size() && collectives_->rank() == 0; ++id) {
+  const bool isNeeded = options_.initialValues != 0 && collectives_->rank() == 0;
+  for (size_t id = 0; id < registered_.size() && isNeeded; ++id) {
     if (initial_[id] == nullptr && registered_[id].role != Role::Alias) {
       return Error{pealInvalidUsage,
                    fmt::format("parameter {} (\"{}\") has no first values: call pealZeroSetInitial for it on "
@@ -191,7 +192,7 @@ uint64_t Engine::digestOptions() const {
         options_.unitSlots, options_.prefetchDepth, options_.gathersInFlight, options_.rebuildBuckets,
         static_cast<int>(options_.missingGradients), static_cast<int>(options_.master),
         options_.stochasticRounding, options_.shardGroup, static_cast<int>(options_.reduceType),
-        options_.skipNonFinite, options_.convertWeights, options_.convertOptimizer}) {
+        options_.skipNonFinite, options_.convertWeights, options_.convertOptimizer, options_.initialValues}) {
     digest.add(static_cast<uint64_t>(value));
   }
   digest.add(uint64_t{options_.bucketBytes});
@@ -299,7 +300,8 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
   std::vector<float> staging(std::min(kStagingElements, bucket.elements));
   for (uint64_t begin = 0; begin < bucket.elements; begin += staging.size()) {
     const std::span<float> piece(staging.data(), std::min(staging.size(), bucket.elements - begin));
-    if (collectives_->rank() == 0) {
+    const bool areGiven = options_.initialValues != 0;
+    if (areGiven && collectives_->rank() == 0) {
       for (const size_t id : bucket.parameters) {
         const uint64_t parameterBegin = layout.parameters[id].begin - bucket.begin;
         const uint64_t from = std::max(begin, parameterBegin);
@@ -309,8 +311,10 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
         }
       }
     }
-    PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
-    PEAL_TRY(collectives_->finish());
+    if (areGiven) {
+      PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, piece.data(), piece.size(), pealFloat32));
+      PEAL_TRY(collectives_->finish());
+    }
     PEAL_TRY(collectives_->checked("storing first values", weights_.setInitial(bucket, role, begin, piece)));
     if (role == Role::Trained) {
       PEAL_TRY(collectives_->checked("storing first values", optimizer_.setInitial(bucket, begin, piece)));

@@ -313,6 +313,42 @@ TEST(Checkpoint, OtherAdamwNumbersAreTakenOnIfAsked) {
   EXPECT_EQ(Checkpoint(directory / "b").info().weightDecay, 0.3);
 }
 
+// An engine that loads needs no first values, and sends none.
+TEST(Checkpoint, LoadsIntoAnEngineWithoutFirstValues) {
+  const CheckpointDirectory directory;
+  for (int stage = 0; stage <= 3; ++stage) {
+    SCOPED_TRACE(stage);
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      pealZeroOptions_t options = checkpointOptions(stage);
+      const std::string path = directory / std::to_string(stage);
+      std::vector<float> saved(40), loaded(40);
+      {
+        Engine first(comm, options);
+        const int id = first.addParameter("w", 40, 0, pealZeroDecay);
+        for (size_t i = 0; i < saved.size(); ++i) {
+          saved[i] = 0.1F * static_cast<float>(i);
+        }
+        first.setInitial(id, saved);
+        first.seal();
+        first.save(path);
+      }
+      options.initialValues = 0;
+      Engine engine(comm, options);
+      const int id = engine.addParameter("w", 40, 0, pealZeroDecay);
+      EXPECT_CONTAINS(failureOf(pealInvalidUsage, [&] { engine.setInitial(id, saved); }),
+                      "takes no first values: the engine's initialValues is 0");
+      engine.seal();
+      const uint64_t sent = engine.counters().elementsSent[pealZeroStart];
+      EXPECT_LT(sent, 40U) << "rank " << rank;  // two agreements
+      engine.read(id, pealZeroMaster, loaded.data());
+      EXPECT_EQ(loaded, std::vector<float>(40));
+      engine.load(path);
+      engine.read(id, pealZeroMaster, loaded.data());
+      EXPECT_EQ(loaded, saved);
+    });
+  }
+}
+
 // Masters are what is saved: kept otherwise, they are the same.
 TEST(Checkpoint, MastersCrossTheWaysToKeepThem) {
   const CheckpointDirectory directory;
