@@ -167,6 +167,7 @@ TEST_F(ResumeTest, ranksThatTheirLauncherEndsTellHowToGoOn) {
   for (const bool dies : {true, false}) {
     SCOPED_TRACE(dies ? "rank 0 died" : "all are ended");
     std::filesystem::remove(file("metrics"));
+    std::filesystem::remove_all(file("saved"));
     const std::vector<std::unique_ptr<Command>> ranks = launchForever();
     ASSERT_TRUE(writes(file("metrics"), "\"saved\"", *ranks[0]));
     for (size_t rank = 0; rank < 3; ++rank) {
