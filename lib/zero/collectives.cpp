@@ -95,6 +95,7 @@ Result<void> Collectives::finish() {
   PEAL_TRY(record(end_));
   PEAL_TRY(wait(end_));
   if (device_->isHost()) {
+    isIdle_ = true;
     return {};
   }
   const Clock::time_point began = Clock::now();
@@ -103,6 +104,7 @@ Result<void> Collectives::finish() {
   waitSeconds_ += std::chrono::duration<double>(ended - began).count();
   spans_.waited(lastIssued_, began, ended);
   PEAL_TRY(checked("waiting for communication", finished));
+  isIdle_ = true;
   return checkComms();
 }
 
@@ -263,6 +265,7 @@ Result<void> Collectives::issue(Purpose purpose, const char* what, uint64_t elem
   if (isTimed) {
     PEAL_TRY(queue([](void* clock) { static_cast<StreamClock*>(clock)->began = Clock::now(); }, &clock_));
   }
+  isIdle_ = false;
   if (const pealResult_t code = call(); code != pealSuccess) {
     return failure(what, code);
   }

@@ -58,6 +58,24 @@ enum class Data { Arena, Host };
 
 class Collectives {
  public:
+  // Stands behind what a call lends to its collectives: its own vectors, or an array of its caller. If the
+  // call ends before finish() has succeeded, by an error or an exception, nothing that is queued uses it any
+  // more.
+  class Lending {
+   public:
+    explicit Lending(Collectives& to) : to_(to) {}
+    ~Lending() {
+      if (!to_.isIdle_) {
+        to_.device_->settle();
+      }
+    }
+    Lending(const Lending&) = delete;
+    Lending& operator=(const Lending&) = delete;
+
+   private:
+    Collectives& to_;
+  };
+
   // Collective over parent. shardGroup: G; 0: all ranks.
   static Result<std::unique_ptr<Collectives>> make(pealComm_t parent, int shardGroup);
   // Finish: what is queued runs first. Abort: it is given up, and the other ranks get an error.
@@ -173,6 +191,7 @@ class Collectives {
   std::array<Hook, kOperations> hooks_{};
   Purpose lastIssued_ = pealZeroStart;
   Mark end_;
+  bool isIdle_ = true;  // nothing was queued since finish()
   std::optional<Error> broken_;
 
   StreamClock clock_;

@@ -77,6 +77,8 @@ class Device {
   virtual Result<void> callerAfter(StreamEvent& event) = 0;
   // Waits, on this thread, until the caller's queue is empty.
   virtual Result<void> finishCaller() = 0;
+  // Waits until what is queued on the stream has run, whatever becomes of it.
+  virtual void settle() noexcept = 0;
   // Runs what is queued on the stream, waits for it and ends the stream. Nothing is queued afterwards.
   virtual void endStream() = 0;
 

@@ -118,6 +118,7 @@ class HostDevice final : public Device {
     return hostResult(pealEventSynchronize(static_cast<HostStreamEvent&>(event).get()));
   }
   Result<void> finishCaller() override { return {}; }
+  void settle() noexcept override { (void)pealStreamSynchronize(stream_); }
   void endStream() override { endHostStream(); }
 
   Result<void*> allocate(ArenaMemory memory, size_t bytes) override {

@@ -98,6 +98,12 @@ Engine::~Engine() {
   }
 }
 
+void Engine::interrupted(const char* function, const Error& error) {
+  if (isSealing_) {
+    (void)collectives_->checked(function, error);
+  }
+}
+
 // ---- checks
 // ------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,9 @@ class Engine {
   pealZeroCounters_t counters() const;
   Result<void> setTrace(pealZeroTrace_t trace, void* user);
   Result<void> setBefore(BeforeOperation before, void* user) { return collectives_->setBefore(before, user); }
+  // An exception ended this call. From seal() on the other ranks may have gone on without this one: it is out
+  // of step, and its end tells them.
+  void interrupted(const char* function, const Error& error);
   pealComm_t comm() const { return collectives_->comm(); }
   const std::vector<pealComm_t>& comms() const { return collectives_->comms(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }
@@ -127,6 +130,8 @@ class Engine {
   std::vector<Parameter> registered_;
   std::vector<bool> kept_;             // per unit
   std::vector<const float*> initial_;  // per parameter, until seal
+  std::vector<float> staging_;         // of the first values, in seal
+  bool isSealing_ = false;             // or was once: the ranks have something in common
   bool sealed_ = false;
   std::vector<bool> closed_;       // per unit: its gradients of this micro-batch are complete
   std::optional<Error> rejected_;  // the ranks disagree

@@ -56,6 +56,7 @@ Result<void> Engine::setGroup(int id, const pealZeroGroup_t& numbers) {
   std::vector<Statement> statements(ranks);
   statements[self] = group ? statementOf(id, *group) : Statement{1};
   const std::vector<size_t> counts(ranks, std::tuple_size_v<Statement>);
+  const Collectives::Lending lending(*collectives_);
   PEAL_TRY(collectives_->allGather(Among::All, pealZeroInspect, &statements[self], statements.data(), counts,
                                    pealUint64, Data::Host));
   PEAL_TRY(collectives_->finish());

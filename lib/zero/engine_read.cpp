@@ -32,6 +32,7 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
       return weights_.read(parameter, counts, values);
     }
     std::vector<uint16_t> rounded(parameter.elements);
+    const Collectives::Lending lending(*collectives_);
     PEAL_TRY(weights_.read(parameter, counts, rounded.data()));
     std::transform(rounded.begin(), rounded.end(), values, fromBf16);
     return {};
@@ -42,6 +43,7 @@ Result<void> Engine::read(int id, pealZeroTensor_t tensor, float* values) {
   const uint64_t own =
       model_.stage() == 0 ? parameter.elements : counts[static_cast<size_t>(collectives_->shard())];
   std::vector<float> room;
+  const Collectives::Lending lending(*collectives_);
   const Result<const float*> state =
       optimizer_.state(tensor, bucket, skipped, own, weights_.owned(parameter.bucket), room);
   if (!state) {

@@ -38,6 +38,7 @@ std::vector<size_t> countsOf(const Bucket& bucket, uint64_t begin, uint64_t end)
 
 Result<void> Engine::rebuildBuckets() {
   std::vector<uint64_t> order = gradients_.takeReadyOrder();
+  const Collectives::Lending lending(*collectives_);
   PEAL_TRY(collectives_->broadcastFromZero(pealZeroStart, order.data(), order.size(), pealUint64));
   PEAL_TRY(collectives_->finish());  // and with it everything that uses what moves
   // Not more than fills a bucket, and not more than the largest has: the same order gives the same buckets.
@@ -71,6 +72,7 @@ Result<void> Engine::movePlane(const Plane& plane, PlaneOf of, const Layout& nex
   Device& device = *collectives_->device();
   auto* moved = static_cast<uint16_t*>(gradients_.idle());
   std::vector<uint16_t> own, piece;
+  const Collectives::Lending lending(*collectives_);
   for (const Bucket& bucket : model_.layout.buckets) {
     if (of == PlaneOf::Masters && bucket.precision == Precision::Fp32) {
       continue;

@@ -67,13 +67,14 @@ Result<void> Engine::seal() {
   if (sealed_) {
     return Error{pealInvalidUsage, "the engine is sealed already"};
   }
+  isSealing_ = true;
   // A rank that cannot go on still takes part in the agreement: the others learn of it at once. What its
   // caller can mend leaves all of them as they were.
   PEAL_TRY(agree(withinMemory([&] { return prepare(); })));
   if (Result<void> agreed = agree(withinMemory([&] { return allocate(); })); !agreed) {
     return reject(agreed.error());
   }
-  PEAL_TRY(broadcastInitial());
+  PEAL_TRY(collectives_->checked("sealing", withinMemory([&] { return broadcastInitial(); })));
   sealed_ = true;
   return {};
 }
@@ -179,6 +180,13 @@ Result<void> Engine::allocate() {
   PEAL_TRY(gradients_.allocate(model_, *collectives_, fused_));
   PEAL_TRY(optimizer_.allocate(model_, collectives_->device()));
   fused_.prepare(model_, *collectives_, gradients_, weights_, optimizer_);
+  uint64_t largest = 0;
+  for (const std::vector<Bucket>* buckets : {&model_.layout.buckets, &model_.layout.frozen}) {
+    for (const Bucket& bucket : *buckets) {
+      largest = std::max(largest, bucket.elements);
+    }
+  }
+  staging_.resize(std::min(kStagingElements, largest));
   weights_.describeMemory(memory_);
   gradients_.describeMemory(memory_);
   optimizer_.describeMemory(memory_);
@@ -237,6 +245,7 @@ Result<void> Engine::agree(const Result<void>& prepared) {
   statements[self] = {digestOptions(), digestParameters(),
                       prepared ? uint64_t{0} : static_cast<uint64_t>(prepared.error().code)};
   const std::vector<size_t> counts(ranks, sizeof(Statement) / sizeof(uint64_t));
+  const Collectives::Lending lending(*collectives_);
   PEAL_TRY(collectives_->allGather(Among::All, pealZeroStart, &statements[self], statements.data(), counts,
                                    pealUint64, Data::Host));
   PEAL_TRY(collectives_->finish());
@@ -291,15 +300,15 @@ Result<void> Engine::broadcastInitial() {
     PEAL_TRY(broadcastInitial(bucket, Role::Frozen));
   }
   initial_.clear();
+  staging_ = {};
   return {};
 }
 
 // Pieces of the bucket through a staging buffer of bounded size, since no rank has room for all in fp32.
 Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
   const Layout& layout = model_.layout;
-  std::vector<float> staging(std::min(kStagingElements, bucket.elements));
-  for (uint64_t begin = 0; begin < bucket.elements; begin += staging.size()) {
-    const std::span<float> piece(staging.data(), std::min(staging.size(), bucket.elements - begin));
+  for (uint64_t begin = 0; begin < bucket.elements; begin += staging_.size()) {
+    const std::span<float> piece(staging_.data(), std::min(staging_.size(), bucket.elements - begin));
     const bool areGiven = options_.initialValues != 0;
     if (areGiven && collectives_->rank() == 0) {
       for (const size_t id : bucket.parameters) {

@@ -35,13 +35,19 @@ inline pealResult_t fail(pealZero_t zero, const char* function, const Error& err
 // Runs body, which returns a Result, and turns what goes wrong into a code.
 template <class Body>
 pealResult_t guard(pealZero_t zero, const char* function, Body body) {
+  const auto interrupted = [&](const Error& error) {
+    if (zero != nullptr) {
+      zero->engine->interrupted(function, error);
+    }
+    return fail(zero, function, error);
+  };
   try {
     const auto result = body();
     return result ? pealSuccess : fail(zero, function, result.error());
   } catch (const std::bad_alloc&) {
-    return fail(zero, function, {pealSystemError, "out of memory"});
+    return interrupted({pealSystemError, "out of memory"});
   } catch (const std::exception& exception) {
-    return fail(zero, function, {pealInternalError, exception.what()});
+    return interrupted({pealInternalError, exception.what()});
   }
 }
 

@@ -312,10 +312,11 @@ Result<void> Weights::read(const Parameter& parameter, std::span<const size_t> c
   const uint64_t count = counts[static_cast<size_t>(collectives_->shard())];
   const Elements own = ownedPart(bucket).at(std::min(skipped, bucket.ownElements));
   std::vector<std::byte> room;
+  const Collectives::Lending lending(*collectives_);
   const Result<const std::byte*> bytes =
       device.view<std::byte>(static_cast<const std::byte*>(own.data), count * bytesOf(own.precision), room);
   if (!bytes) {
-    return bytes.error();
+    return collectives_->checked("reading values", bytes.error());
   }
   PEAL_TRY(collectives_->allGather(Among::Group, pealZeroInspect, *bytes, values, counts,
                                    typeOf(own.precision), Data::Host));

@@ -4,22 +4,25 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "tests/support/limits.h"
 #include "tests/zero/checkpoint_support.h"
 
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 std::atomic<size_t> liveBytes{0}, peakBytes{0};
-std::atomic<int> large{0};        // allocations of more than all buffers may have together
-thread_local bool fails = false;  // the next allocation of this thread
+std::atomic<int> large{0};     // allocations of more than all buffers may have together
+thread_local int failsAt = 0;  // which allocation of this thread, from 1; 0: none
 
 void* counted(size_t bytes) {
-  void* const made = std::exchange(fails, false) ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  const bool fails = failsAt > 0 && --failsAt == 0;
+  void* const made = fails ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
   if (made == nullptr) {
     throw std::bad_alloc();
   }
@@ -119,7 +122,7 @@ TEST(OutOfMemory, ARankThatCannotSealIsToldOf) {
     parameter.extents[0] = 8;
     const float values[8] = {};
     engine.setInitial(engine.addParameter(parameter), values);
-    fails = rank == 1;
+    failsAt = rank == 1 ? 1 : 0;
     EXPECT_EQ(pealZeroSeal(engine.handle()), rank == 1 ? pealSystemError : pealRemoteError);
     const std::string told = pealZeroGetLastError(engine.handle());
     EXPECT_CONTAINS(told,
@@ -127,6 +130,59 @@ TEST(OutOfMemory, ARankThatCannotSealIsToldOf) {
     int meet = 1;  // nobody has left
     EXPECT_EQ(pealAllReduce(&meet, &meet, 1, pealInt32, pealSum, comm, nullptr), pealSuccess);
   });
+}
+
+// Whichever allocation fails on one rank: that one's engine is out of step, and its end tells the others.
+template <class Call>
+void failEachAllocation(const pealZeroOptions_t& options, bool sealFirst, const Call& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  onRanks(3, [&](int rank, pealComm_t comm) {
+    const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    bool met = true;
+    for (int n = 1; met; ++n) {
+      ASSERT_LT(n, 2000);
+      {
+        Engine engine(comm, options);
+        pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+        parameter.name = "w";
+        parameter.dims = 1;
+        parameter.extents[0] = 8;
+        engine.setInitial(engine.addParameter(parameter), values);
+        if (sealFirst) {
+          engine.seal();
+          ASSERT_EQ(pealBarrier(comm, nullptr), pealSuccess);
+        }
+        failsAt = rank == 1 ? n : 0;
+        const pealResult_t result = call(engine.handle());
+        met = rank == 1 && failsAt == 0;
+        failsAt = 0;
+        if (met) {
+          EXPECT_NE(result, pealSuccess) << "allocation " << n;
+          if (sealFirst) {
+            EXPECT_NE(call(engine.handle()), pealSuccess) << "allocation " << n;
+            EXPECT_CONTAINS(std::string(pealZeroGetLastError(engine.handle())), "out of step");
+          }
+        }
+      }
+      int anyMet = met ? 1 : 0;
+      ASSERT_EQ(pealAllReduce(&anyMet, &anyMet, 1, pealInt32, pealMax, comm, nullptr), pealSuccess);
+      met = anyMet == 1;
+    }
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, ::peal::test::kHangs / 2);
+}
+
+TEST(OutOfMemory, WhileSealingAndReading) {
+  failEachAllocation(checkpointOptions(1), false, [](pealZero_t zero) { return pealZeroSeal(zero); });
+  failEachAllocation(checkpointOptions(2), true, pealZeroCheckReplicas);
+  for (const int stage : {1, 3}) {
+    for (const pealZeroTensor_t tensor : {pealZeroWeight, pealZeroMaster}) {
+      failEachAllocation(checkpointOptions(stage), true, [&](pealZero_t zero) {
+        float values[8];
+        return pealZeroRead(zero, 0, tensor, values);
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ Result<std::vector<VoteValues>> vote(Collectives& collectives, const Result<void
     std::copy_n(sentence.data(), std::min(sentence.size(), mine.sentence.size() - 1), mine.sentence.data());
   }
   const std::vector<size_t> counts(ballots.size(), kBallotWords);
+  const Collectives::Lending lending(collectives);
   PEAL_TRY(collectives.allGather(Among::All, pealZeroInspect, &mine, ballots.data(), counts, pealUint64,
                                  Data::Host));
   PEAL_TRY(collectives.finish());

@@ -91,6 +91,9 @@ class CudaDevice final : public Device {
   Result<void> finishCaller() override {
     return on([&] { return cudaResult(cudaStreamSynchronize(caller_), "waiting for the caller's stream"); });
   }
+  void settle() noexcept override {
+    cudaIgnored(cudaStreamSynchronize(stream_.get()), "waiting for the engine's stream");
+  }
   void endStream() override {
     if (stream_.get() != nullptr) {
       cudaIgnored(cudaStreamSynchronize(stream_.get()), "waiting for the engine's stream");
