@@ -111,8 +111,8 @@ class Fabric {
 
   // Moves outstanding work on; cheap when there is none.
   virtual void poll() = 0;
-  // Whether everything that was posted, and every credit that a peer without any waits for, reaches its peer
-  // without further calls of poll().
+  // Whether everything that was posted, and every credit that a peer without any waits for as far as this
+  // rank has seen of its messages, reaches its peer without further calls of poll().
   virtual bool settled() = 0;
   // The first fault of a link whose peer is not excused, if any. Posted messages that arrived before it are
   // still shown.

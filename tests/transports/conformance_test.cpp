@@ -79,39 +79,42 @@ TEST_P(Conformance, AMessageMayBeShorterThanWhatWasStaged) {
   });
 }
 
-TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
-  constexpr int kSlots = 3;
-  run(2, {.slotBytes = 128, .slots = kSlots}, [](const Rank& self) {
-    Link& link = self.link(1 - self.rank);
-    if (self.rank == 0) {
-      for (int number = 0; number < kSlots; ++number) {
-        sendMessage(self, 1, pattern(0, number, 100), digestOf(number));
-      }
-      EXPECT_EQ(link.tryStage(1), nullptr);
-      EXPECT_EQ(link.tryStage(100), nullptr);
-      EXPECT_EQ(self.endpoint.tryStageAll(8), nullptr);
-      self.meet();
-      self.meet();  // the peer has released one
-      std::byte* slot = nullptr;
-      ASSERT_TRUE(holds(self, [&] { return (slot = link.tryStage(100)) != nullptr; }));
-      const std::vector<std::byte> last = pattern(0, kSlots, 100);
-      std::copy(last.begin(), last.end(), slot);
-      link.post(100, digestOf(kSlots));
-      EXPECT_EQ(link.tryStage(100), nullptr);
-      self.meet();
-    } else {
-      self.meet();
-      expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
-      self.meet();
-      self.meet();  // the peer has used the credit
-      for (int number = 1; number <= kSlots; ++number) {
-        expectMessage(self, 0, pattern(0, number, 100), digestOf(number));
-      }
-      Arrival arrival;
-      EXPECT_FALSE(link.tryReceive(arrival));
+void useUpCredits(const Rank& self, int slots) {
+  Link& link = self.link(1 - self.rank);
+  if (self.rank == 0) {
+    for (int number = 0; number < slots; ++number) {
+      sendMessage(self, 1, pattern(0, number, 100), digestOf(number));
     }
+    EXPECT_EQ(link.tryStage(1), nullptr);
+    EXPECT_EQ(link.tryStage(100), nullptr);
+    EXPECT_EQ(self.endpoint.tryStageAll(8), nullptr);
     self.meet();
-  });
+    self.meet();  // the peer has released one
+    std::byte* slot = nullptr;
+    ASSERT_TRUE(holds(self, [&] { return (slot = link.tryStage(100)) != nullptr; }));
+    const std::vector<std::byte> last = pattern(0, slots, 100);
+    std::copy(last.begin(), last.end(), slot);
+    link.post(100, digestOf(slots));
+    EXPECT_EQ(link.tryStage(100), nullptr);
+    self.meet();
+  } else {
+    self.meet();
+    expectMessage(self, 0, pattern(0, 0, 100), digestOf(0));
+    self.meet();
+    self.meet();  // the peer has used the credit
+    for (int number = 1; number <= slots; ++number) {
+      expectMessage(self, 0, pattern(0, number, 100), digestOf(number));
+    }
+    Arrival arrival;
+    EXPECT_FALSE(link.tryReceive(arrival));
+  }
+  self.meet();
+}
+
+TEST_P(Conformance, CreditsRunOutAndComeBackOneByOne) {
+  for (const int slots : {2, 3, 4, 8}) {
+    run(2, {.slotBytes = 128, .slots = slots}, [slots](const Rank& self) { useUpCredits(self, slots); });
+  }
 }
 
 // With all slots in use: a transport may keep a release to itself while the peer has credit left.

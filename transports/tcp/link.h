@@ -112,6 +112,7 @@ class TcpLink final : public Link {
   void parse(Extent extent);
   bool takeHeader(const Header& header);
   bool beginData(const Header& header);
+  uint64_t seen() const;
   void noteCredit();
   bool malformed(const std::string& what);
   void lose(const std::string& why);

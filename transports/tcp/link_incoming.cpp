@@ -181,11 +181,33 @@ void TcpLink::release() {
   noteCredit();
 }
 
+// How many messages the peer has sent, as far as has been read: those behind the next one stand in front_ and
+// are not looked at yet.
+uint64_t TcpLink::seen() const {
+  uint64_t count = arrived_;
+  size_t at = frontBegin_;
+  if (isFilling_) {
+    const Incoming& message = incoming_[arrived_ % slots_];
+    at += message.bytes - filled_;
+    ++count;
+  }
+  while (at + kHeaderBytes <= frontEnd_) {
+    Header header;
+    std::memcpy(&header, front_.data() + at, sizeof header);
+    at += kHeaderBytes;
+    if (header.kind == Kind::Data) {
+      at += std::min<size_t>(header.bytes, slotBytes_);  // more is a fault that parse() finds
+      ++count;
+    }
+  }
+  return count;
+}
+
 // The peer is told at once when it has no credit left or waits for the last ones; before that in larger
 // steps, unless a message of ours takes the count along.
 void TcpLink::noteCredit() {
   const bool owes = received_ != creditSent_;
-  const bool peerIsOut = arrived_ - creditSent_ >= slots_;
+  const bool peerIsOut = arrived_ - creditSent_ >= slots_ || (owes && seen() - creditSent_ >= slots_);
   const bool isMany = received_ - creditSent_ >= std::max<uint64_t>(1, slots_ / 2);
   if (owes && (peerIsOut || isMany || left_) && !isControlDue_) {
     sayControl(Kind::Credit);
