@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -91,6 +92,8 @@ TEST_F(ResumeTest, metricsOfTheInterruptedRunAreKept) {
     std::filesystem::remove_all(file("saved"));
     run({"--steps", "3"});
     const std::vector<std::string> first = run({"--steps", "2", "--overwrite"});  // begins anew
+    std::ofstream(file(name), std::ios::app)
+        << (std::string(name) == "run.csv" ? "step,3,1" : R"({"event":"st)");  // a full disk
     const std::vector<std::string> both = run({"--steps", "5", "--resume", file("saved")});
     ASSERT_GT(both.size(), first.size());
     EXPECT_TRUE(std::equal(first.begin(), first.end(), both.begin()));
@@ -100,6 +103,12 @@ TEST_F(ResumeTest, metricsOfTheInterruptedRunAreKept) {
                            [&](const std::string& line) { return line.find(text) != std::string::npos; });
     };
     EXPECT_EQ(with(isCsv ? "step," : "\"event\":\"step\""), isCsv ? 1 + 5 : 5);
+    for (const std::string& line : both) {
+      EXPECT_TRUE(isCsv ? std::count(line.begin(), line.end(), ',') ==
+                              std::count(both[0].begin(), both[0].end(), ',')
+                        : nlohmann::json::accept(line))
+          << line;
+    }
     EXPECT_EQ(with(isCsv ? "event," : "\"event\":\"start\""), isCsv ? 1 : 2);
   }
 }

@@ -44,6 +44,11 @@ TEST(CheckpointSync, NeitherCheckpointIsLostIfTheParentCannotBeBroughtToTheDisk)
         failureOf(rank == 0 ? pealSystemError : pealRemoteError, [&] { trainer.engine().save(path); });
     EXPECT_CONTAINS(told, path + " is the new checkpoint and whole");
     EXPECT_CONTAINS(told, "; the older one is in " + path + ".saving-");
+    // The next save begins by removing what an earlier one left, and does not while that fails.
+    trainer.step();
+    EXPECT_CONTAINS(
+        failureOf(rank == 0 ? pealSystemError : pealRemoteError, [&] { trainer.engine().save(path); }),
+        directory.path());
   });
   failingDirectory.store(0);
   EXPECT_EQ(Checkpoint(path).info().step, 2U);

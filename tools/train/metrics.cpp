@@ -38,17 +38,32 @@ MetricsFile::MetricsFile(const std::string& path, Earlier earlier) : path_(path)
   if (path.empty()) {
     return;
   }
-  const int keep = earlier == Earlier::Kept ? O_APPEND : O_TRUNC;
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | keep | O_CLOEXEC, 0666);
+  const int how = earlier == Earlier::Kept ? O_RDWR | O_APPEND : O_WRONLY | O_TRUNC;
+  fd_ = open(path.c_str(), how | O_CREAT | O_CLOEXEC, 0666);
   isCsv_ = path.ends_with(".csv");
   if (fd_ < 0) {
     throw tools::UsageError(fmt::format("cannot write the metrics '{}': {}", path, std::strerror(errno)));
   }
-  struct stat status {};
-  const bool isEmpty = fstat(fd_, &status) != 0 || status.st_size == 0;
-  if (isCsv_ && isEmpty) {
+  if (dropHalfLine() == 0 && isCsv_) {
     writeText(fmt::format("{}\n", fmt::join(kColumns, ",")));
   }
+}
+
+// A disk that was full has cut the last line of the run before. Returns the size that is left.
+off_t MetricsFile::dropHalfLine() const {
+  struct stat status {};
+  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    return 0;
+  }
+  off_t size = status.st_size;
+  for (char last = 0; size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n';) {
+    --size;
+  }
+  if (size != status.st_size && ftruncate(fd_, size) != 0) {
+    throw tools::UsageError(fmt::format("cannot take the half line from the end of the metrics '{}': {}",
+                                        path_, std::strerror(errno)));
+  }
+  return size;
 }
 
 MetricsFile::~MetricsFile() {

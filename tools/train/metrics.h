@@ -3,6 +3,8 @@
 // Written by rank 0; a run that is killed leaves whole lines. A run that goes on from a checkpoint adds to
 // the file: the steps that another made after that checkpoint are then in it twice, and the later ones hold.
 #pragma once
+#include <sys/types.h>
+
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -24,6 +26,7 @@ class MetricsFile {
 
  private:
   void writeText(const std::string& text);
+  off_t dropHalfLine() const;
 
   std::string path_;
   bool isCsv_ = false;

@@ -42,18 +42,25 @@ void removeTree(const std::string& path) {
   }
 }
 
-void removeLeftovers(const std::string& parent, const std::string& prefix) {
+// A leftover may be the older checkpoint that a save exchanged with its own, and did not get the exchange
+// onto the disk: nothing is removed before that is there.
+Result<void> removeLeftovers(const File& parent, const std::string& prefix) {
   std::error_code fault;
   std::vector<std::string> leftovers;
-  for (fs::directory_iterator entry(parent, fault), end; !fault && entry != end; entry.increment(fault)) {
+  for (fs::directory_iterator entry(parent.path(), fault), end; !fault && entry != end;
+       entry.increment(fault)) {
     const std::string name = entry->path().filename().string();
     if (isStagingName(name) && name.starts_with(prefix)) {
       leftovers.push_back(entry->path().string());
     }
   }
+  if (!leftovers.empty()) {
+    PEAL_TRY(parent.sync());
+  }
   for (const std::string& leftover : leftovers) {
     removeTree(leftover);
   }
+  return {};
 }
 
 // A target that exists must be a checkpoint, or empty: nothing else is replaced.
@@ -75,11 +82,10 @@ Result<void> checkReplaceable(const std::string& target) {
 // Takes the lock shared, after removing leftovers if nobody else saves here.
 Result<void> lockAndClean(const File& parent, const std::string& name) {
   if (flock(parent.descriptor(), LOCK_EX | LOCK_NB) == 0) {
-    removeLeftovers(parent.path(), "");
+    PEAL_TRY(removeLeftovers(parent, ""));
   } else if (errno != EWOULDBLOCK) {
     // A file system without locks of directories: only this target's leftovers are surely dead.
-    removeLeftovers(parent.path(), name + kMark);
-    return {};
+    return removeLeftovers(parent, name + kMark);
   }
   const Clock::time_point end = Clock::now() + kLockLimit;
   while (flock(parent.descriptor(), LOCK_SH | LOCK_NB) != 0) {
