@@ -82,6 +82,18 @@ Shown show(const TraceSpan& span, int stage, size_t units) {
   return {collectiveName(span, stage, units), "communication", kCommunicationRow};
 }
 
+// What a query can ask for without taking names apart.
+std::string arguments(const TraceSpan& span, int stage, size_t units) {
+  std::string all = fmt::format("\"bytesSent\":{}", span.bytesSent);
+  const bool isOfEngine = span.kind == TraceKind::Collective || span.kind == TraceKind::Wait;
+  if (span.kind == TraceKind::Unit || (isOfEngine && span.index >= 0 && stage == 3)) {
+    all += fmt::format(",\"unit\":\"{}\"", unitName(span.index, units));
+  } else if (isOfEngine && span.index >= 0) {
+    all += fmt::format(",\"bucket\":{}", span.index);
+  }
+  return all;
+}
+
 struct CloseFile {
   void operator()(FILE* file) const { fclose(file); }
 };
@@ -197,10 +209,11 @@ void Tracer::write(std::vector<std::vector<TraceSpan>>& ranks, size_t units) con
       fmt::print(
           file.get(),
           "{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":{},"
-          "\"args\":{{\"bytesSent\":{}}}}},\n",
+          "\"args\":{{{}}}}},\n",
           shown.name, shown.category,
           1e-3 * static_cast<double>(span.beginNs - clockOffsets_[rank] - startNs_),
-          1e-3 * static_cast<double>(span.endNs - span.beginNs), rank, shown.row, span.bytesSent);
+          1e-3 * static_cast<double>(span.endNs - span.beginNs), rank, shown.row,
+          arguments(span, options_.stage, units));
     }
   }
   fmt::print(
