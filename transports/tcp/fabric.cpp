@@ -130,7 +130,11 @@ Result<void> TcpFabric::makeLinks(std::vector<PeerSocket> sockets, size_t ranks)
       return systemError(fmt::format("epoll for the connection to rank {}", socket.peerRank), errno);
     }
     const auto peer = static_cast<size_t>(socket.peerRank);
-    links_.push_back(std::make_unique<TcpLink>(station_, std::move(socket)));
+    Result<std::unique_ptr<TcpLink>> link = TcpLink::make(station_, std::move(socket));
+    if (!link) {
+      return link.error();
+    }
+    links_.push_back(std::move(*link));
     byRank_[peer] = links_.back().get();
   }
   return {};
@@ -260,10 +264,18 @@ namespace peal {
 
 FabricOptions tcpOptions(const FabricOptions& asked) {
   constexpr int kSlotsFactor = 2, kBytesFactor = 4;
-  constexpr int kSlotsMost = 64;  // whoever posts references remembers so many
-  return !asked.ranksApart ? asked
-                           : FabricOptions{asked.slotBytes * kBytesFactor,
-                                           std::min(asked.slots * kSlotsFactor, kSlotsMost), true};
+  constexpr int kSlotsMost = 64;                   // whoever posts references remembers so many
+  constexpr size_t kEnlargedMostBytes = 2U << 20;  // of one direction of a link
+  if (!asked.ranksApart) {
+    return asked;
+  }
+  FabricOptions larger = asked;
+  larger.slots = std::min(asked.slots * kSlotsFactor, std::max(asked.slots, kSlotsMost));
+  const size_t fitBytes = kEnlargedMostBytes / static_cast<size_t>(larger.slots) / 64 * 64;
+  larger.slotBytes = std::clamp(fitBytes, asked.slotBytes, asked.slotBytes * kBytesFactor);
+  const auto fits = static_cast<int>(kEnlargedMostBytes / larger.slotBytes);
+  larger.slots = std::clamp(fits, asked.slots, larger.slots);
+  return larger;
 }
 
 Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options) { return openTcpWith(options, ""); }

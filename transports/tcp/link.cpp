@@ -18,15 +18,29 @@ static_assert(kHeaderBytes % kCacheLineBytes == 0);  // wire.h says why
 
 }  // namespace
 
-TcpLink::TcpLink(Station& station, PeerSocket peer)
+Result<std::unique_ptr<TcpLink>> TcpLink::make(Station& station, PeerSocket peer) {
+  const FabricOptions& options = station.options;
+  const auto slots = static_cast<uint64_t>(options.slots);
+  Result<AlignedMemory> out = allocateSlots(slots, outStrideOf(options));
+  if (!out) {
+    return out.error();
+  }
+  Result<AlignedMemory> in = allocateSlots(slots, options.slotBytes);
+  if (!in) {
+    return in.error();
+  }
+  return std::unique_ptr<TcpLink>(new TcpLink(station, std::move(peer), std::move(*out), std::move(*in)));
+}
+
+TcpLink::TcpLink(Station& station, PeerSocket peer, AlignedMemory outMemory, AlignedMemory inMemory)
     : station_(station),
       peer_(std::move(peer)),
       slots_(static_cast<uint64_t>(station.options.slots)),
       slotBytes_(station.options.slotBytes),
-      outStride_(kCacheLineBytes + slotBytes_),
-      outMemory_(allocateAligned(slots_ * outStride_)),
+      outStride_(outStrideOf(station.options)),
+      outMemory_(std::move(outMemory)),
       outgoing_(slots_),
-      inMemory_(allocateAligned(slots_ * slotBytes_)),
+      inMemory_(std::move(inMemory)),
       incoming_(slots_) {
   for (uint64_t slot = slots_; slot-- > 0;) {
     freeSlots_.push_back(inMemory_.get() + slot * slotBytes_);

@@ -40,7 +40,7 @@ inline bool wouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || err
 
 class TcpLink final : public Link {
  public:
-  TcpLink(Station& station, PeerSocket peer);
+  static Result<std::unique_ptr<TcpLink>> make(Station& station, PeerSocket peer);
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;
   ~TcpLink() override;
@@ -77,6 +77,10 @@ class TcpLink final : public Link {
   bool allReleased() const { return peerReleased_ == posted_; }
 
  private:
+  TcpLink(Station& station, PeerSocket peer, AlignedMemory outMemory, AlignedMemory inMemory);
+
+  static size_t outStrideOf(const FabricOptions& options) { return kCacheLineBytes + options.slotBytes; }
+
   // Room for a header and the data of a short message: what follows a message is read along with it.
   static constexpr size_t kFrontBytes = 4096;
 

@@ -100,7 +100,11 @@ Result<void> UcxFabric::makeLinks(const std::vector<Card>& cards, const std::vec
                                station_.rank, station_.options.slots, station_.options.slotBytes, peer,
                                card.slots, card.slotBytes)};
     }
-    links_.push_back(std::make_unique<UcxLink>(station_, peer, card));
+    Result<std::unique_ptr<UcxLink>> link = UcxLink::make(station_, peer, card);
+    if (!link) {
+      return link.error();
+    }
+    links_.push_back(std::move(*link));
     byRank_[static_cast<size_t>(peer)] = links_.back().get();
   }
   for (const std::unique_ptr<UcxLink>& link : links_) {

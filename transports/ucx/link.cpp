@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace peal::ucx {
 namespace {
@@ -41,17 +42,32 @@ void Station::sendCredits() {
   }
 }
 
-UcxLink::UcxLink(Station& station, int peerRank, const Card& peer)
+Result<std::unique_ptr<UcxLink>> UcxLink::make(Station& station, int peerRank, const Card& peer) {
+  const FabricOptions& options = station.options;
+  const auto slots = static_cast<uint64_t>(options.slots);
+  Result<AlignedMemory> out = allocateSlots(slots, outStrideOf(options));
+  if (!out) {
+    return out.error();
+  }
+  Result<AlignedMemory> in = allocateSlots(slots, options.slotBytes);
+  if (!in) {
+    return in.error();
+  }
+  return std::unique_ptr<UcxLink>(new UcxLink(station, peerRank, peer, std::move(*out), std::move(*in)));
+}
+
+UcxLink::UcxLink(Station& station, int peerRank, const Card& peer, AlignedMemory outMemory,
+                 AlignedMemory inMemory)
     : station_(station),
       peerRank_(peerRank),
       peerToken_(peer.token),
       slots_(static_cast<uint64_t>(station.options.slots)),
       slotBytes_(station.options.slotBytes),
-      outStride_(kHeaderBytes + slotBytes_),
-      outMemory_(allocateAligned(slots_ * outStride_)),
+      outStride_(outStrideOf(station.options)),
+      outMemory_(std::move(outMemory)),
       sends_(slots_, Send{this}),
       control_{this},
-      inMemory_(allocateAligned(slots_ * slotBytes_)),
+      inMemory_(std::move(inMemory)),
       incoming_(slots_),
       creditStep_(creditStepFor(station.options, peer)) {}
 

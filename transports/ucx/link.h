@@ -51,7 +51,7 @@ struct Station {
 
 class UcxLink final : public Link {
  public:
-  UcxLink(Station& station, int peerRank, const Card& peer);
+  static Result<std::unique_ptr<UcxLink>> make(Station& station, int peerRank, const Card& peer);
   UcxLink(const UcxLink&) = delete;
   UcxLink& operator=(const UcxLink&) = delete;
   ~UcxLink() override = default;
@@ -88,6 +88,10 @@ class UcxLink final : public Link {
   ucs_status_t onMessage(const Header& header, std::byte* data, size_t bytes, void* kept);
 
  private:
+  UcxLink(Station& station, int peerRank, const Card& peer, AlignedMemory outMemory, AlignedMemory inMemory);
+
+  static size_t outStrideOf(const FabricOptions& options) { return kHeaderBytes + options.slotBytes; }
+
   // One send on its way; UCX's callback gets its address.
   struct Send {
     UcxLink* link = nullptr;

@@ -1,10 +1,12 @@
 // Which fabric serves: the first that every rank can open and connect; and what is said when none is left.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <thread>
 
 #include "tests/support/exchange.h"
+#include "tests/support/scarce_memory.h"
 #include "transports/network/network.h"
 #include "transports/tcp/tcp.h"
 
@@ -102,6 +104,35 @@ TEST(Choice, TheErrorSaysWhatWasTriedAndWhyItFailedAndWhere) {
     EXPECT_NE(text.find("fast: on ranks 1 and 3: no such device here"), std::string::npos) << text;
     EXPECT_NE(text.find("unconnectable: on rank 2: port 2 of card0 is down"), std::string::npos) << text;
     EXPECT_NE(text.find("PEAL_TRANSPORT"), std::string::npos) << text;
+  }
+}
+
+// On rank 1 there is no memory for slots of one direction, whichever.
+TEST(Choice, WithoutMemoryForSlotsAllTakeTheNextOrSayHowMuchItWas) {
+  for (const size_t bytes : {2 * (4096 + 64), 2 * 4096}) {
+    const auto candidates = [bytes](bool hasOther) {
+      return [=](int rank) {
+        std::vector<FabricCandidate> all{{"large", [=](const FabricOptions& options) {
+                                            refusedBytes = rank == 1 ? bytes : SIZE_MAX;
+                                            return openTcp(options);
+                                          }}};
+        if (hasOther) {
+          all.push_back({"tcp", [](const FabricOptions& options) {
+                           refusedBytes = SIZE_MAX;
+                           return openTcp(options);
+                         }});
+        }
+        return all;
+      };
+    };
+    EXPECT_EQ(choose(3, candidates(true)), std::vector<std::string>(3, "tcp"));
+    for (const std::string& text : choose(3, candidates(false))) {
+      const std::string sentence = fmt::format(
+          "large: on rank 1: no memory for {} bytes of a link to one peer, 2 slots of {} bytes. Use "
+          "smaller or fewer slots (PEAL_SLOT_BYTES, PEAL_SLOTS).",
+          bytes, bytes / 2);
+      EXPECT_NE(text.find(sentence), std::string::npos) << text;
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // One end of a connection is the fabric's, the other the test's: what goes over the wire, where data land,
 // and what the fabric makes of a peer that sends nonsense, hangs up or does not read.
+#include "transports/tcp/tcp.h"
+
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -548,6 +550,28 @@ TEST(TcpConnect, RanksWithOtherSlotsAreRefused) {
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find(isShort ? "same version" : "PEAL_SLOT_BYTES"), std::string::npos)
         << refused.error().message;
+  }
+}
+
+// Larger slots are the library's wish, what was asked for is the user's.
+TEST(TcpConnect, LargerSlotsStayWithinTwoMiBOfADirection) {
+  struct Row {
+    size_t askedBytes;
+    int asked;
+    size_t bytes;
+    int slots;
+  };
+  for (const Row& row :
+       {Row{65536, 4, 262144, 8}, Row{32768, 4, 131072, 8}, Row{64, 2, 256, 4}, Row{65536, 16, 65536, 32},
+        Row{98304, 4, 262144, 8}, Row{65536, 64, 65536, 64}, Row{size_t{1} << 20, 4, size_t{1} << 20, 4},
+        Row{size_t{16} << 20, 32, size_t{16} << 20, 32}, Row{192, 40, 768, 64}}) {
+    const FabricOptions larger = tcpOptions({row.askedBytes, row.asked, true});
+    EXPECT_EQ(larger.slotBytes, row.bytes) << row.askedBytes << " " << row.asked;
+    EXPECT_EQ(larger.slots, row.slots) << row.askedBytes << " " << row.asked;
+    EXPECT_TRUE(larger.ranksApart);
+    const FabricOptions same = tcpOptions({row.askedBytes, row.asked, false});
+    EXPECT_EQ(same.slotBytes, row.askedBytes);
+    EXPECT_EQ(same.slots, row.asked);
   }
 }
 

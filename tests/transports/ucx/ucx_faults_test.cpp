@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/processes.h"
+#include "tests/support/scarce_memory.h"
 #include "tests/transports/ucx/ucx_pair.h"
 #include "transports/ucx/settings.h"
 #include "transports/ucx/wire.h"
@@ -209,6 +210,34 @@ TEST_F(UcxFaults, SlotsThatDifferAreNamed) {
   }
   EXPECT_NE(errors[0].find("PEAL_SLOT_BYTES"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("PEAL_SLOT_BYTES"), std::string::npos) << errors[1];
+}
+
+TEST_F(UcxFaults, WithoutMemoryForSlotsBothSayHowMuchItWas) {
+  ExchangeBoard board(2);
+  NoControl control;
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      BoardExchange exchange(board, rank);
+      Result<std::unique_ptr<Fabric>> fabric = openUcx({4096, 3}, kLoopback);
+      ASSERT_TRUE(fabric) << fabric.error().message;
+      refusedBytes = rank == 1 ? 3 * 4096 : SIZE_MAX;
+      const Result<void> done =
+          (*fabric)->connect(exchange, {1 - rank}, control, Deadline::afterMs(kUcxLimitMs));
+      errors[static_cast<size_t>(rank)] = done ? "" : done.error().message;
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::string& text : errors) {
+    EXPECT_NE(
+        text.find("no memory for 12288 bytes of a link to one peer, 3 slots of 4096 bytes. Use smaller or "
+                  "fewer slots (PEAL_SLOT_BYTES, PEAL_SLOTS)."),
+        std::string::npos)
+        << text;
+  }
 }
 
 // A rank is killed while messages of all sizes go both ways: the other has a fault that names it, within
