@@ -51,9 +51,11 @@ std::vector<std::string> rdmaDevicesOf(const std::vector<std::string>& interface
     const std::string name = device.path().filename().string();
     for (int port = 1; fs::exists(device.path() / "ports" / std::to_string(port), none); ++port) {
       const std::vector<std::string> own = interfacesOfRdmaPort(root, name, port);
-      if (std::any_of(own.begin(), own.end(), [&](const std::string& one) {
-            return std::find(interfaces.begin(), interfaces.end(), one) != interfaces.end();
-          })) {
+      const bool isChosen = std::any_of(own.begin(), own.end(), [&](const std::string& one) {
+        return std::find(interfaces.begin(), interfaces.end(), one) != interfaces.end();
+      });
+      const fs::path layer = device.path() / "ports" / std::to_string(port) / "link_layer";
+      if (isChosen || (own.empty() && firstLine(layer) == "InfiniBand")) {
         devices.push_back(fmt::format("{}:{}", name, port));
       }
     }

@@ -30,8 +30,8 @@ size_t socketBytes(const FabricOptions& options);
 // "64k", "2MB", "1000" as UCX reads them; 0 for "auto" and all else.
 size_t parseBytes(const std::string& text);
 
-// The RDMA devices and ports ("mlx5_0:1") that belong to these interfaces, as the kernel tells below `root`
-// (/sys/class/infiniband).
+// The RDMA devices and ports ("mlx5_0:1") that belong to these interfaces, and those of InfiniBand that
+// belong to none, as the kernel tells below `root` (/sys/class/infiniband).
 std::vector<std::string> rdmaDevicesOf(const std::vector<std::string>& interfaces, const std::string& root);
 
 }  // namespace peal::ucx

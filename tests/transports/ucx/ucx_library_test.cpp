@@ -137,8 +137,19 @@ TEST(UcxSettings, RdmaDevicesComeWithTheirInterfaces) {
   port("mlx5_1", "1", "eth1");
   port("mlx5_0", "1", "eth0");
   port("mlx5_0", "2", "eth2");
-  EXPECT_EQ(ucx::rdmaDevicesOf({"eth2", "eth1"}, root), (std::vector<std::string>{"mlx5_0:2", "mlx5_1:1"}));
-  EXPECT_TRUE(ucx::rdmaDevicesOf({"eth9"}, root).empty());
+  // InfiniBand with an IP interface is chosen by that, without one it always comes along; RoCE never does.
+  const auto alone = [&](const char* device, const char* layer) {
+    fs::create_directories(root / device / "ports" / "1");
+    std::ofstream(root / device / "ports" / "1" / "link_layer") << layer << "\n";
+  };
+  port("mlx5_2", "1", "ib0");
+  alone("mlx5_2", "InfiniBand");
+  alone("mlx5_3", "InfiniBand");
+  alone("mlx5_4", "Ethernet");
+  EXPECT_EQ(ucx::rdmaDevicesOf({"eth2", "eth1"}, root),
+            (std::vector<std::string>{"mlx5_0:2", "mlx5_1:1", "mlx5_3:1"}));
+  EXPECT_EQ(ucx::rdmaDevicesOf({"eth9"}, root), std::vector<std::string>{"mlx5_3:1"});
+  EXPECT_EQ(ucx::rdmaDevicesOf({"ib0"}, root), (std::vector<std::string>{"mlx5_2:1", "mlx5_3:1"}));
   EXPECT_TRUE(ucx::rdmaDevicesOf({"eth0"}, root / "none").empty());
   fs::remove_all(root);
 }
