@@ -83,7 +83,9 @@ TEST(BpeText, hasTheSameCharactersInFewerSymbols) {
   EXPECT_LT(bpe.training().size(), plain.training().size());
   EXPECT_EQ(bpe.characterCount(bpe.heldOut().data(), bpe.heldOut().size()), plain.heldOut().size());
   EXPECT_EQ(plain.characterCount(plain.heldOut().data(), 7), 7u);
-  EXPECT_EQ(bpe.lineEnd(), std::optional<uint32_t>('\n'));
+  EXPECT_EQ(bpe.sampleStart(), static_cast<uint32_t>('\n'));
+  const Text oneLine("t", U"bab abba abba abba baba", 1, 0, 0.4);
+  EXPECT_EQ(oneLine.sampleStart(), oneLine.training().front());
   // Trained on the training part alone.
   const std::u32string_view training(characters.data(), plain.training().size());
   EXPECT_EQ(bpe.bpe()->serialize(), Bpe::train(encodeUtf8(training), 400).serialize());

@@ -30,6 +30,15 @@ class ResumeTest : public RunTest {
     }
     return steps;
   }
+  static std::string sampleOf(const std::vector<json>& events) {
+    for (const json& event : events) {
+      if (event.at("event") == "sample") {
+        return event.at("text");
+      }
+    }
+    ADD_FAILURE() << "no sample";
+    return "";
+  }
   // Three ranks started as a launcher does. They save every other step until they are ended, and if asked to
   // end have seconds to find out why.
   std::vector<std::unique_ptr<Command>> launchForever() const {
@@ -287,6 +296,53 @@ TEST_F(ResumeTest, whatIsNotGivenIsTheCheckpoints) {
   EXPECT_IN("a step is 64 tokens: 4 sequences of all ranks, 8 at most in a micro-batch of one",
             result.output);
   EXPECT_IN("note: --accumulate 3 is not followed: the checkpoint's steps have 4 sequences", result.output);
+}
+
+// What a user needs to use the model is in the checkpoint; the text is not there, and may be gone.
+TEST_F(ResumeTest, samplesComeFromTheCheckpointAlone) {
+  const std::string text =
+      writeFile("text", std::string(4000, 'a') + "\u00e4b\n\u00e4c" + std::string(400, 'c'));
+  for (const char* tokenizer : {"characters", "bpe"}) {
+    SCOPED_TRACE(tokenizer);
+    const Arguments options = {"--text",       std::string(tokenizer) == "bpe" ? PEAL_TRAIN_FIXTURE : text,
+                               "--tokenizer",  tokenizer,
+                               "--vocabulary", "300",
+                               "--ranks",      "2",
+                               "--steps",      "20",
+                               "--lr",         "0.03",
+                               "--warmup",     "0",
+                               "--eval-every", "0",
+                               "--save",       file("saved"),
+                               "--overwrite"};
+    const std::string expected = sampleOf(train(options));
+    EXPECT_GT(expected.size(), 10u);
+    const json run = json::parse(zero::Checkpoint(file("saved")).userData()).at("run");
+    const std::string kept = run.at("tokenizer");
+    EXPECT_EQ(run.at("sampleStart"), std::string(tokenizer) == "bpe" ? '\n' : 0);
+    EXPECT_TRUE(kept.starts_with(std::string(tokenizer) == "bpe" ? "peal-bpe 1\n" : "characters")) << kept;
+    EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'),
+              std::string(tokenizer) == "bpe" ? 1 + 300 - 256 : 0);
+    for (const char* stage : {"0", "3"}) {
+      std::filesystem::remove(file("metrics"));
+      const CommandResult result =
+          Command({PEAL_TRAIN_PROGRAM, "--resume", file("saved"), "--sample-only", "--sample", "20",
+                   "--ranks", "3", "--stage", stage, "--metrics", file("metrics")})
+              .wait();
+      EXPECT_EQ(result.exitCode, 0) << result.output;
+      EXPECT_EQ(sampleOf(metrics()), expected);
+    }
+  }
+  const auto refused = [&](const Arguments& more) {
+    Arguments arguments = {PEAL_TRAIN_PROGRAM, "--sample-only"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = Command(arguments).wait();
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    return result.output;
+  };
+  EXPECT_IN("--sample-only requires --resume", refused({}));
+  EXPECT_IN("--text excludes --sample-only", refused({"--resume", file("saved"), "--text", text}));
+  EXPECT_IN("--save excludes --sample-only", refused({"--resume", file("saved"), "--save", file("saved")}));
+  EXPECT_IN("its --width is 12, this run's is 24", refused({"--resume", file("saved"), "--width", "24"}));
 }
 
 // A run that should have gone on, and was started anew, does not cost the checkpoint.

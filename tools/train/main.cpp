@@ -34,6 +34,11 @@ bool saysThatRankZeroDied(const std::string& sentence) {
   return std::regex_search(sentence, died);
 }
 
+Text textToTrainOn(const TrainOptions& options) {
+  const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
+  return {name, decodeUtf8(readText(options.textPath), name), options.shape.context, options.bpeVocabulary()};
+}
+
 int trainMain(int argc, char** argv) {
   TrainOptions options;
   if (const std::optional<int> code = parseOptions(argc, argv, options)) {
@@ -46,9 +51,7 @@ int trainMain(int argc, char** argv) {
                                         pealGetLastError(nullptr),
                                         options.ranks.processes > 0 ? " --ranks needs none of it" : ""));
   }
-  const std::string name = options.textPath.empty() ? kDefaultTextName : options.textPath;
-  const Text text(name, decodeUtf8(readText(options.textPath), name), options.shape.context,
-                  options.bpeVocabulary());
+  const Text text = options.onlySamples ? savedText(options.resumePath) : textToTrainOn(options);
   ModelShape shape = options.shape;
   shape.vocabulary = text.vocabulary();
   const bool isLaunched = launch.size > 1;

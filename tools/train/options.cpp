@@ -180,10 +180,10 @@ void addEngine(CLI::App& app, EngineChoices& engine) {
 
 void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketBytes) {
   const char* group = "Text and output";
-  app.add_option("--text", options.textPath, "UTF-8 file to train on")
-      ->type_name("FILE")
-      ->group(group)
-      ->default_str("Debian's bible-kjv");
+  CLI::Option* text = app.add_option("--text", options.textPath, "UTF-8 file to train on")
+                          ->type_name("FILE")
+                          ->group(group)
+                          ->default_str("Debian's bible-kjv");
   app.add_option("--tokenizer", options.tokenizer,
                  "characters, or bpe: byte pairs, joined as the text to train on has them")
       ->transform(tools::oneOf<Tokenizer>({{"characters", Tokenizer::Characters}, {"bpe", Tokenizer::Bpe}}))
@@ -222,18 +222,26 @@ void addTextAndOutput(CLI::App& app, TrainOptions& options, std::string& bucketB
                  "ends in .csv. With --resume what the file has is kept")
       ->type_name("FILE")
       ->group(group);
-  app.add_option(
-         "--save", options.savePath,
-         "Save a checkpoint to this directory at the end and with --save-every, replacing this run's before; "
-         "another run's only with --overwrite")
-      ->type_name("DIR")
-      ->group(group);
+  CLI::Option* save =
+      app.add_option("--save", options.savePath,
+                     "Save a checkpoint to this directory at the end and with --save-every, replacing this "
+                     "run's before; another run's only with --overwrite")
+          ->type_name("DIR")
+          ->group(group);
   app.add_flag("--overwrite", options.overwrites, "Replace the checkpoint of another run at --save")
       ->group(group);
   app.add_option("--save-every", options.saveEvery, "Steps between checkpoints; 0: only at the end")
       ->group(group);
-  app.add_option("--resume", options.resumePath, "Go on from this checkpoint, on any number of ranks")
-      ->type_name("DIR")
+  CLI::Option* resume =
+      app.add_option("--resume", options.resumePath, "Go on from this checkpoint, on any number of ranks")
+          ->type_name("DIR")
+          ->group(group);
+  app.add_flag("--sample-only", options.onlySamples,
+               "Make no step: print a sample of --resume's model. Needs no text; model and tokenizer are the "
+               "checkpoint's")
+      ->needs(resume)
+      ->excludes(text)
+      ->excludes(save)
       ->group(group);
   app.add_option(
          "--last-words", options.lastWordsSeconds,

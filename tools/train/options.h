@@ -71,6 +71,7 @@ struct TrainOptions {
   uint64_t logEvery = 10;
   uint64_t sample = 300;
   uint64_t sampleEvery = 0;  // 0: only at the end
+  bool onlySamples = false;  // from the checkpoint of resumePath, without a text
   double temperature = 0.8;
   uint64_t bucketBytes = 1 << 20;
   std::string plotPath, metricsPath, tracePath;

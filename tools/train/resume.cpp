@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "peal/zero.h"
@@ -45,7 +47,9 @@ json identityOf(const TrainOptions& options, const Text& text) {
           {"embeddingDecay", options.embeddingDecay},
           {"vocabulary", text.vocabulary()},
           {"text", fmt::format("{:016x}", textHash(text))},
-          {"tokenizer", text.bpe() ? text.bpe()->serialize() : "characters"}};
+          {"tokenizer", text.bpe() ? text.bpe()->serialize() : "characters"},
+          {"alphabet", text.bpe() ? "" : encodeUtf8(text.alphabet())},
+          {"sampleStart", text.sampleStart()}};
 }
 
 // "" and a step of 0 if there is no checkpoint; throws UsageError if it cannot be read.
@@ -196,23 +200,54 @@ void takeOver(TrainOptions& options) {
   }
 }
 
-void continueRun(TrainOptions& options, const Text& text, int size) {
-  const auto [saved, updates, steps] = readSavedRun(options.resumePath);
-  if (runOf(saved) == nullptr) {
+namespace {
+
+SavedRun readOwnRun(const std::string& path) {
+  SavedRun run = readSavedRun(path);
+  if (runOf(run.data) == nullptr) {
     throw UsageError(
         fmt::format("cannot resume from '{}': that checkpoint, of {} updates, was not saved by peal-train",
-                    options.resumePath, updates));
+                    path, run.updates));
   }
-  const std::vector<std::string> different = differences(saved["run"], identityOf(options, text));
+  return run;
+}
+
+}  // namespace
+
+Text savedText(const std::string& path) {
+  const json data = readOwnRun(path).data;
+  const json& run = data["run"];
+  const std::string tokenizer = run.value("tokenizer", "");
+  const bool isBpe = tokenizer != "characters";
+  Text text(path, decodeUtf8(run.value("alphabet", ""), path),
+            isBpe ? std::optional(Bpe::parse(tokenizer)) : std::nullopt,
+            run.value("sampleStart", std::numeric_limits<uint32_t>::max()));
+  if (text.vocabulary() != run.value("vocabulary", json()) || text.sampleStart() >= text.vocabulary()) {
+    throw UsageError(fmt::format(
+        "cannot sample from '{}': its tokenizer is not kept whole; go on from it with the text of "
+        "its run: --resume {} --text FILE --steps {}",
+        path, quoted(path), data["steps"].dump()));
+  }
+  return text;
+}
+
+void continueRun(TrainOptions& options, const Text& text, int size) {
+  const json saved = readOwnRun(options.resumePath).data;
+  json mine = identityOf(options, text);
+  if (options.onlySamples) {
+    mine["text"] = saved["run"].value("text", json());  // it is not there, and not needed
+  }
+  const std::vector<std::string> different = differences(saved["run"], mine);
   if (!different.empty()) {
     throw UsageError(
         fmt::format("cannot resume from '{}': {}. Use the options and the text of the run that "
-                    "saved it; those that are not given are taken from it",
+                    "saved it; options that are not given are taken from it. For samples alone "
+                    "(--sample-only) no text is needed",
                     options.resumePath, fmt::join(different, "; ")));
   }
   options.firstStep = saved["steps"];
   options.sequences = saved["sequences"];
-  if (options.firstStep > options.steps) {
+  if (options.firstStep > options.steps && !options.onlySamples) {
     throw UsageError(fmt::format("cannot resume from '{}': it is of step {}, and --steps is {}",
                                  options.resumePath, options.firstStep, options.steps));
   }

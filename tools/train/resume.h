@@ -15,6 +15,10 @@ std::string describeRun(const TrainOptions& options, const Text& text, uint64_t 
 // seed. Throws UsageError if it cannot be read.
 void takeOver(TrainOptions& options);
 
+// What --sample-only needs of the text of the run that saved the checkpoint. Throws UsageError if it is not
+// in it.
+Text savedText(const std::string& path);
+
 // Reads that of --resume, checks that options and text continue the run, and sets the options that follow
 // from it: the step to begin with, and micro-batches for the same sequences in every step on `size` ranks.
 // Throws UsageError naming all that differs.

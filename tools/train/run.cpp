@@ -76,6 +76,10 @@ int runRank(const TrainOptions& options, const Text& text, MetricsFile& metrics,
             const tools::RankContext& context) {
   Trainer trainer(options, text, context);
   Reporter reporter(options, text, context, metrics);
+  if (options.onlySamples) {
+    reporter.sample(trainer.stepsDone(), trainer.sample(options.sample));
+    return 0;
+  }
   reporter.start(trainer);
   LossTarget target(options, trainer, reporter, text.heldOutCharacters().size());
   const Ending ending = train(options, trainer, reporter, target);

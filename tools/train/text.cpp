@@ -199,7 +199,17 @@ Text::Text(std::string name, std::u32string_view characters, size_t context, siz
                     name_, training_.size() + heldOut_.size(), bpe_ ? "tokens" : "characters",
                     training_.size(), heldOut_.size(), context, context + 1));
   }
+  const size_t newline = alphabet_.find(U'\n');
+  sampleStart_ = newline == alphabet_.npos ? training_.front()
+                 : bpe_                    ? '\n'  // the byte's token
+                                           : static_cast<uint32_t>(newline);
 }
+
+Text::Text(std::string name, std::u32string characters, std::optional<Bpe> bpe, uint32_t sampleStart)
+    : name_(std::move(name)),
+      alphabet_(std::move(characters)),
+      bpe_(std::move(bpe)),
+      sampleStart_(sampleStart) {}
 
 uint64_t Text::characterCount(const uint32_t* symbols, size_t count) const {
   if (!bpe_) {
@@ -235,14 +245,6 @@ std::string Text::decode(const std::vector<uint32_t>& symbols) const {
   for (uint32_t symbol : symbols)
     characters.push_back(alphabet_[symbol]);
   return encodeUtf8(characters);
-}
-
-std::optional<uint32_t> Text::lineEnd() const {
-  const size_t found = alphabet_.find(U'\n');
-  if (bpe_ && found != alphabet_.npos) {
-    return '\n';  // the byte's token
-  }
-  return found == alphabet_.npos ? std::nullopt : std::optional(static_cast<uint32_t>(found));
 }
 
 size_t Text::sequenceStart(uint64_t seed, uint64_t step, uint64_t slot, size_t context) const {

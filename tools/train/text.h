@@ -32,6 +32,10 @@ class Text {
   Text(std::string name, std::u32string_view characters, size_t context, size_t bpeVocabulary = 0,
        double heldOutShare = 0.05);
 
+  // Of what a checkpoint keeps: no text to train on or to evaluate with, but samples can be decoded.
+  // characters: the alphabet, ascending, if there is no bpe.
+  Text(std::string name, std::u32string characters, std::optional<Bpe> bpe, uint32_t sampleStart);
+
   const std::string& name() const { return name_; }
   size_t vocabulary() const { return bpe_ ? bpe_->vocabulary() : alphabet_.size(); }
   const std::optional<Bpe>& bpe() const { return bpe_; }
@@ -48,7 +52,8 @@ class Text {
   std::vector<uint32_t> encode(
       std::u32string_view characters) const;  // without bpe all must be in the alphabet
   std::string decode(const std::vector<uint32_t>& symbols) const;
-  std::optional<uint32_t> lineEnd() const;  // the symbol of a newline, if the text has any
+  const std::u32string& alphabet() const { return alphabet_; }
+  uint32_t sampleStart() const { return sampleStart_; }  // a newline if the text has any, else its beginning
 
   // Where in training() the sequence `slot` of `step` starts: a pure function of (seed, step, slot) and of
   // the lengths, so that it does not depend on how slots are spread over ranks and micro-batches.
@@ -62,6 +67,7 @@ class Text {
   std::string name_;
   std::u32string alphabet_;  // ascending
   std::optional<Bpe> bpe_;
+  uint32_t sampleStart_ = 0;
   std::vector<uint32_t> beginnings_;  // characters that begin in each token; bpe only
   std::vector<uint32_t> training_, heldOut_;
   std::vector<uint32_t> trainingCharacters_, heldOutCharacters_;  // bpe only

@@ -325,7 +325,7 @@ std::string Trainer::sample(uint64_t characters) {
   const TraceScope scope(tracer_, TraceKind::Sample);
   const Sent before = sent();
   const size_t vocabulary = model_.shape().vocabulary;
-  std::vector<uint32_t> symbols = {text_.lineEnd().value_or(text_.training().front())};
+  std::vector<uint32_t> symbols = {text_.sampleStart()};
   std::vector<double> weights(vocabulary);
   for (uint64_t i = 0; i < characters; ++i) {
     const size_t length = std::min(symbols.size(), options_.shape.context);
