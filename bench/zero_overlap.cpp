@@ -9,10 +9,11 @@
 //   tools/hosts/hosts.py --ranks 1,1 --rate 1gbit -- build/release/bench/zero_overlap
 //
 // For every size of bucket the reductions and gatherings of a step are first timed alone, one after another:
-// that is the W that the planner gets. Loads are multiples of T*, the least tokens with which the planner
-// says that all but one bucket of each pass hides. Measured: for how long callers waited for communication in
-// a step, as the engine counts it (pealZeroReport_t::waitSeconds); the median of some steps on the rank that
-// waited most.
+// that is the W that the planner gets. At stage 3, where a unit is what is gathered and reduced at once, the
+// model is cut into units of that size in place of --units. Loads are multiples of T*, the least tokens with
+// which the planner says that all but one bucket of each pass hides. Measured: for how long callers waited
+// for communication in a step, as the engine counts it (pealZeroReport_t::waitSeconds); the median of some
+// steps on the rank that waited most.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -54,7 +55,7 @@ struct OverlapOptions {
   std::string jsonPath;
 };
 
-constexpr int kCalibrations = 5;
+constexpr int kCalibrations = 5, kMostUnits = 4096;
 constexpr double kLearningRate = 1e-3;
 
 double secondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
@@ -78,19 +79,12 @@ struct Predicted {
 class OverlapBench {
  public:
   OverlapBench(const OverlapOptions& options, const RankContext& context)
-      : options_(options),
-        context_(context),
-        elements_(options.parameters / static_cast<uint64_t>(options.units * options.parametersOfUnit)),
-        all_(elements_ * static_cast<uint64_t>(options.units * options.parametersOfUnit)) {
-    if (elements_ == 0) {
-      throw UsageError(fmt::format("{} parameters are fewer than the {} tensors", options.parameters,
-                                   options.units * options.parametersOfUnit));
-    }
-  }
+      : options_(options), context_(context) {}
 
   void run() {
     std::vector<double> rates;
     for (const size_t kibibytes : options_.bucketKibibytes) {
+      cut(kibibytes << 10);
       rates.push_back(calibrate(kibibytes << 10));
     }
     const double best = *std::max_element(rates.begin(), rates.end());
@@ -100,6 +94,7 @@ class OverlapBench {
       for (size_t i = 0; i < rates.size(); ++i) {
         const double tokens = load * tokensToHide;
         const size_t bucketBytes = options_.bucketKibibytes[i] << 10;
+        cut(bucketBytes);
         const Measured measured = measure(bucketBytes, tokens);
         report(load, tokens, bucketBytes, rates[i], measured, predict(measured.buckets, tokens, rates[i]));
       }
@@ -108,6 +103,21 @@ class OverlapBench {
   }
 
  private:
+  // Divides the model into units and tensors of one size.
+  void cut(size_t bucketBytes) {
+    units_ =
+        options_.stage < 3
+            ? options_.units
+            : static_cast<int>(std::clamp<uint64_t>(2 * options_.parameters / bucketBytes, 1, kMostUnits));
+    const auto tensors = static_cast<uint64_t>(units_ * options_.parametersOfUnit);
+    elements_ = options_.parameters / tensors;
+    if (elements_ == 0) {
+      throw UsageError(
+          fmt::format("{} parameters are fewer than the {} tensors", options_.parameters, tensors));
+    }
+    all_ = elements_ * tensors;
+  }
+
   // The largest of all ranks.
   double most(double value) {
     check(pealAllReduce(&value, &value, 1, pealFloat64, pealMax, context_.comm, nullptr), "pealAllReduce",
@@ -135,18 +145,25 @@ class OverlapBench {
                 "pealAllReduce", context_.comm);
           continue;
         }
+        if (options_.stage == 3) {
+          gather(sums.data(), begin, counts);
+        }
         check(pealReduceScatterV(values.data(), sums.data() + begin, counts.data(), pealBfloat16, pealSum,
                                  context_.comm, nullptr),
               "pealReduceScatterV", context_.comm);
-        check(pealAllGatherV(sums.data() + begin, sums.data(), counts.data(), pealBfloat16, context_.comm,
-                             nullptr),
-              "pealAllGatherV", context_.comm);
+        gather(sums.data(), begin, counts);
       }
       times.push_back(most(secondsSince(start)));
     }
-    const double bytes =
-        4.0 * static_cast<double>(buckets * elements) * static_cast<double>(n - 1) / static_cast<double>(n);
+    const double bytesOfElement = options_.stage == 3 ? 6 : 4;
+    const double bytes = bytesOfElement * static_cast<double>(buckets * elements) *
+                         static_cast<double>(n - 1) / static_cast<double>(n);
     return bytes / medianOf(times);
+  }
+
+  void gather(uint16_t* values, size_t begin, const std::vector<size_t>& counts) {
+    check(pealAllGatherV(values + begin, values, counts.data(), pealBfloat16, context_.comm, nullptr),
+          "pealAllGatherV", context_.comm);
   }
 
   Predicted predict(uint64_t buckets, double tokens, double bytesPerSecond) const {
@@ -154,6 +171,8 @@ class OverlapBench {
     input.parameters = all_;
     input.ranks = context_.size;
     input.buckets = buckets;
+    input.units = buckets;  // at stage 3
+    input.reshardAfterForward = 1;
     input.tokens = tokens;
     input.flopsPerSecond = options_.flops;
     input.networkBytesPerSecond = bytesPerSecond;
@@ -175,20 +194,20 @@ class OverlapBench {
   }
 
   void forward(peal::zero::Engine& engine, double seconds) {
-    for (int unit = 0; unit < options_.units; ++unit) {
+    for (int unit = 0; unit < units_; ++unit) {
       engine.enter(unit, pealZeroForward);
-      compute(seconds / options_.units);
+      compute(seconds / units_);
       engine.leave(unit, pealZeroForward);
     }
   }
 
   void backward(peal::zero::Engine& engine, double seconds) {
-    for (int unit = options_.units - 1; unit >= 0; --unit) {
+    for (int unit = units_ - 1; unit >= 0; --unit) {
       engine.enter(unit, pealZeroBackward);
       for (int i = options_.parametersOfUnit - 1; i >= 0; --i) {
         const int id = unit * options_.parametersOfUnit + i;
         std::memset(engine.gradient(id), 0, 2 * elements_);
-        compute(seconds / (options_.units * options_.parametersOfUnit));
+        compute(seconds / (units_ * options_.parametersOfUnit));
         engine.gradientReady(id);
       }
       engine.leave(unit, pealZeroBackward);
@@ -202,7 +221,7 @@ class OverlapBench {
     zero.bucketBytes = bucketBytes;
     peal::zero::Engine engine(context_.comm, zero);
     const std::vector<float> ones(elements_, 1);
-    for (int unit = 0; unit < options_.units; ++unit) {
+    for (int unit = 0; unit < units_; ++unit) {
       for (int i = 0; i < options_.parametersOfUnit; ++i) {
         engine.setInitial(engine.addParameter(fmt::format("p{}.{}", unit, i), elements_, unit, pealZeroDecay),
                           ones.data());
@@ -225,14 +244,16 @@ class OverlapBench {
         computes.push_back(computed_);
       }
     }
-    return {engine.fusedStatus().buckets, most(medianOf(waits)), most(medianOf(communications)),
-            most(medianOf(steps)), most(medianOf(computes))};
+    const uint64_t buckets =
+        options_.stage < 3 ? engine.fusedStatus().buckets : static_cast<uint64_t>(units_);
+    return {buckets, most(medianOf(waits)), most(medianOf(communications)), most(medianOf(steps)),
+            most(medianOf(computes))};
   }
 
   void printHead(double bytesPerSecond, double tokensToHide) {
     report_ = {{"ranks", context_.size},
                {"stage", options_.stage},
-               {"parameters", all_},
+               {"parameters", options_.parameters},
                {"flops", options_.flops},
                {"bytesPerSecond", bytesPerSecond},
                {"tokensToHide", tokensToHide},
@@ -246,9 +267,10 @@ class OverlapBench {
           "{}\n"
           "# predicted, exposed: what is not hidden; one bucket: the time of one of each pass\n"
           "{:>5} {:>10} {:>8} {:>9} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9}\n",
-          context_.size, options_.stage, all_, options_.compute == Compute::Sleep ? "sleeping" : "spinning",
-          bytesPerSecond / 1e6, options_.flops, tokensToHide, options_.iterations, "T/T*", "bucket KiB",
-          "buckets", "sending", "computing", "predicted", "exposed", "one bucket", "hidden %", "step");
+          context_.size, options_.stage, options_.parameters,
+          options_.compute == Compute::Sleep ? "sleeping" : "spinning", bytesPerSecond / 1e6, options_.flops,
+          tokensToHide, options_.iterations, "T/T*", "bucket KiB", "buckets", "sending", "computing",
+          "predicted", "exposed", "one bucket", "hidden %", "step");
     }
   }
 
@@ -260,6 +282,7 @@ class OverlapBench {
     report_["results"].push_back({{"load", load},
                                   {"tokens", tokens},
                                   {"bucketBytes", bucketBytes},
+                                  {"parameters", all_},
                                   {"buckets", measured.buckets},
                                   {"bytesPerSecond", bytesPerSecond},
                                   {"predictedExposedMs", predicted.exposed * 1e3},
@@ -291,8 +314,9 @@ class OverlapBench {
 
   const OverlapOptions& options_;
   const RankContext& context_;
-  const uint64_t elements_, all_;  // of a parameter, of the model
-  double computed_ = 0;            // in this step
+  int units_ = 0;
+  uint64_t elements_ = 0, all_ = 0;  // of a parameter, of the model
+  double computed_ = 0;              // in this step
   nlohmann::json report_;
 };
 
@@ -306,10 +330,11 @@ int main(int argc, char** argv) {
     app.add_option("-p,--parameters", options.parameters, "of the model")
         ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 36))
         ->capture_default_str();
-    app.add_option("--units", options.units, "blocks of the model")->check(CLI::Range(1, 4096));
+    app.add_option("--units", options.units, "blocks of the model, at stages 0 to 2")
+        ->check(CLI::Range(1, kMostUnits));
     app.add_option("--tensors", options.parametersOfUnit, "parameters of a unit, all of one size")
         ->check(CLI::Range(1, 64));
-    app.add_option("--stage", options.stage, "0, 1 or 2: those with buckets")->check(CLI::Range(0, 2));
+    app.add_option("--stage", options.stage, "of ZeRO; at 3 a bucket is a unit")->check(CLI::Range(0, 3));
     app.add_option("-s,--bucket-kib", options.bucketKibibytes, "sizes of a bucket in KiB")
         ->check(CLI::Range(1, 1 << 22));
     app.add_option("-t,--loads", options.loads, "tokens of a rank, as multiples of T*")
