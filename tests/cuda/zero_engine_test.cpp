@@ -172,6 +172,31 @@ TEST(ZeroEngine, OnlyEventsKeepTheOrder) {
   });
 }
 
+// AdamW numbers that come between steps hold on the device from the next one on.
+TEST(ZeroEngine, TakesOtherNumbersOfAGroupAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 3; ++stage) {
+      ZeroSetup setup = setupOf(stage, 150);
+      const ZeroOutcome unchanged = trainOn(hostRanks(2), setup).front();
+      setup.between = [](pealZero_t zero, int step) {
+        pealZeroGroup_t later = PEAL_ZERO_GROUP_INITIALIZER;
+        later.learningRateFactor = 0.25;
+        later.beta2 = 0.9;
+        later.weightDecay = 0.6;
+        if (step == 0) {
+          PEAL_ZERO_OK(zero, pealZeroSetGroup(zero, 1, &later));
+        }
+      };
+      EXPECT_NE(trainOn(hostRanks(2), setup).front().master, unchanged.master);
+      expectHostsBits({0, 1}, setup);
+    }
+  });
+}
+
+// What an operation waits before it runs: a tenth of a second the first time, so that whatever does not wait
+// for it is done long before; then little.
+std::chrono::milliseconds lateBy(int earlier) { return std::chrono::milliseconds(earlier == 0 ? 100 : 1); }
+
 // The same of the engine's own stream, with as few buffers as there may be: a host function in it sleeps.
 TEST(ZeroEngine, OperationsOfItsStreamMayBeLate) {
   using zero::test::Kind;
@@ -190,7 +215,7 @@ TEST(ZeroEngine, OperationsOfItsStreamMayBeLate) {
         std::atomic<int> delays{0};  // in rank 1's queues
         setup.before = [&](int rank, Kind kind) {
           if (rank == 1 && kind == late) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(delays++ < 2 ? 10 : 1));
+            std::this_thread::sleep_for(lateBy(delays++));
           }
         };
         for (const ZeroOutcome& outcome : trainOn({0, 1}, setup)) {
@@ -215,7 +240,7 @@ TEST(ZeroEngine, SumsOfGroupsAndFusedStepsMayBeLate) {
       std::atomic<int> delays{0};
       setup.before = [&](int rank, Kind kind) {
         if (rank == 1 && kind == late) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(delays++ < 2 ? 10 : 1));
+          std::this_thread::sleep_for(lateBy(delays++));
         }
       };
       for (const ZeroOutcome& outcome : trainOn(devices, setup)) {

@@ -39,6 +39,8 @@ struct ZeroSetup {
   std::function<std::chrono::milliseconds(int rank, int unit)> delay{};
   // Called before each of the engine's operations, where it runs.
   std::function<void(int rank, zero::test::Kind kind)> before{};
+  // Called after each step, on each rank.
+  std::function<void(pealZero_t zero, int step)> between{};
 };
 
 struct ZeroOutcome {
@@ -316,6 +318,9 @@ inline std::vector<ZeroOutcome> trainOn(const std::vector<int>& devices, const Z
       }
       for (int step = 0; step < setup.steps; ++step) {
         trained.step();
+        if (setup.between) {
+          setup.between(trained.zero(), step);
+        }
       }
     }
     if (after) {
