@@ -90,6 +90,35 @@ void ringBytes(const json& test) {
   });
 }
 
+// What the rings of the library post: a message of X/N bytes in each step, no more and no less.
+void ringsOnLinks(int ranks) {
+  onRanks(ranks, [ranks](int rank, pealComm_t comm) {
+    const auto N = static_cast<size_t>(ranks);
+    const size_t elements = 16 * N;
+    std::vector<float> values(elements, 1), block(elements / N);
+    ASSERT_EQ(pealCommForceAlgorithm(comm, "ring"), pealSuccess) << pealGetLastError(comm);
+    ASSERT_EQ(pealAllReduce(values.data(), values.data(), elements, pealFloat32, pealSum, comm, nullptr),
+              pealSuccess)
+        << pealGetLastError(comm);
+    EXPECT_EQ(values, std::vector<float>(elements, static_cast<float>(ranks)));
+    ASSERT_EQ(
+        pealReduceScatter(values.data(), block.data(), block.size(), pealFloat32, pealSum, comm, nullptr),
+        pealSuccess);
+    ASSERT_EQ(pealAllGather(block.data(), values.data(), block.size(), pealFloat32, comm, nullptr),
+              pealSuccess);
+    pealCommStats_t stats{};
+    ASSERT_EQ(pealCommGetStats(comm, &stats), pealSuccess);
+    const size_t X = elements * sizeof(float);
+    for (const auto& [call, steps] : {std::pair<int, size_t>{pealStatAllReduce, 2 * (N - 1)},
+                                      {pealStatReduceScatter, N - 1},
+                                      {pealStatAllGather, N - 1}}) {
+      EXPECT_EQ(stats.messages[call], steps) << ranks << " ranks, rank " << rank << ", call " << call;
+      EXPECT_EQ(stats.bytesSent[call], steps * X / N)
+          << ranks << " ranks, rank " << rank << ", call " << call;
+    }
+  });
+}
+
 void ringSchedule(const json& test) {
   ASSERT_EQ(test.at("expected"), json({{"step_bytes", "X/N"},
                                        {"steps", "N-1"},
@@ -107,6 +136,9 @@ void ringSchedule(const json& test) {
     EXPECT_DOUBLE_EQ(row.bytesSent / 2, (N - 1) * X / N);
     EXPECT_DOUBLE_EQ(row.bytesSent, 2 * (N - 1) * X / N);
   });
+  for (const int ranks : {2, 3, 4, 5}) {
+    ringsOnLinks(ranks);
+  }
 }
 
 // What an engine sends in one step per rank and parameter, of few parameters: volumes are linear in them.
