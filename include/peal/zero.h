@@ -17,7 +17,7 @@
  *   pealZeroAddGroup ...  pealZeroAddParameter ...  pealZeroSetInitial (rank 0) ...
  *   pealZeroSeal                                               collective
  *   each step:
- *     each micro-batch (options.microBatches of them):
+ *     each micro-batch (options.microBatches of them, or see pealZeroSetNoSync):
  *       each unit:  pealZeroUnitEnter(unit, forward);  pealZeroWeights ...;  pealZeroUnitLeave(unit, forward)
  *       each unit, backwards:
  *         pealZeroUnitEnter(unit, backward)
@@ -85,7 +85,7 @@ typedef struct pealZeroOptions {
   unsigned int magic;
   unsigned int version;
   int stage;          /* 0 to 3 */
-  int microBatches;   /* of each step, from 1 */
+  int microBatches;   /* of each step, from 1; pealZeroSetNoSync gives a step another number */
   size_t bucketBytes; /* stages 0-2: gradients are reduced in buckets of about this many bytes. A parameter
                          is never split, so a larger one is a bucket of its own */
   /* 0: stages 0 and 1 add up the micro-batches in fp32 on each rank and communicate once, stages 2 and 3
@@ -311,6 +311,14 @@ PEAL_API pealResult_t pealZeroGetFusedStatus(pealZero_t zero, pealZeroFusedStatu
 
 /* All units are left. Units that were not entered for backward have only missing gradients. */
 PEAL_API pealResult_t pealZeroEndMicroBatch(pealZero_t zero);
+
+/* A "no sync" mode for who does not know the number of a step's micro-batches beforehand: from now on, 1:
+ * micro-batches are added up and none is its step's last; 0: the next one is the last, and so is each one
+ * after it. From the first call on this says when a step is whole, in place of options.microBatches, which
+ * only has to be more than 1 (else pealInvalidUsage), so that there is memory for the sums; a step may then
+ * have any number from one. Between micro-batches, before the first gradient of one; all ranks at the same
+ * place. Local. */
+PEAL_API pealResult_t pealZeroSetNoSync(pealZero_t zero, int on);
 
 typedef struct {
   uint64_t step;               /* updates made so far, this one included: AdamW's t */

@@ -139,6 +139,7 @@ class Engine {
   }
   void gradientReady(int id) { check(pealZeroGradientReady(zero_, id)); }
   void endMicroBatch() { check(pealZeroEndMicroBatch(zero_)); }
+  void setNoSync(bool on) { check(pealZeroSetNoSync(zero_, on ? 1 : 0)); }
   void expectStep(double learningRate, uint64_t localTokens) {
     check(pealZeroExpectStep(zero_, learningRate, localTokens));
   }
@@ -214,6 +215,20 @@ class UnitScope {
   int unit_;
   pealZeroPass_t pass_;
   bool open_ = true;
+};
+
+// PyTorch's no_sync(): micro-batches that begin in the scope are added up; the first one after it is its
+// step's last. Outside of such scopes an engine that has seen one makes a step of each micro-batch.
+class NoSync {
+ public:
+  explicit NoSync(Engine& engine) : engine_(engine) { engine_.setNoSync(true); }
+  // In the middle of a micro-batch it cannot end; the step then says that no micro-batch was its last.
+  ~NoSync() { pealZeroSetNoSync(engine_.handle(), 0); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  Engine& engine_;
 };
 
 // The newest complete checkpoint in a directory; empty if there is none.

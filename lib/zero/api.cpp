@@ -161,6 +161,10 @@ pealResult_t pealZeroEndMicroBatch(pealZero_t zero) {
   return call(zero, __func__, [](Engine& engine) { return engine.endMicroBatch(); });
 }
 
+pealResult_t pealZeroSetNoSync(pealZero_t zero, int on) {
+  return call(zero, __func__, [&](Engine& engine) { return engine.setNoSync(on != 0); });
+}
+
 pealResult_t pealZeroExpectStep(pealZero_t zero, double learningRate, uint64_t localTokens) {
   return call(zero, __func__, [&](Engine& engine) { return engine.expectStep(learningRate, localTokens); });
 }

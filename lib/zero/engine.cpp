@@ -186,12 +186,12 @@ Result<void> Engine::enter(int unit, pealZeroPass_t pass) {
     return index.error();
   }
   if (pass == pealZeroBackward) {
-    if (gradients_.microBatch() == options_.microBatches) {
+    if (gradients_.isWhole()) {
       return Error{
           pealInvalidUsage,
           fmt::format("unit {} is entered backward, but this step's {} micro-batches have ended: call "
                       "pealZeroStep",
-                      unit, options_.microBatches)};
+                      unit, gradients_.microBatch())};
     }
     if (closed_[*index]) {
       return Error{pealInvalidUsage,
@@ -300,10 +300,10 @@ Result<void> Engine::endMicroBatch() {
   if (weights_.anyOpen()) {
     return Error{pealInvalidUsage, "the micro-batch cannot end while a unit is open; leave all units first"};
   }
-  if (gradients_.microBatch() == options_.microBatches) {
+  if (gradients_.isWhole()) {
     return Error{pealInvalidUsage,
                  fmt::format("this step's {} micro-batches have ended already: call pealZeroStep",
-                             options_.microBatches)};
+                             gradients_.microBatch())};
   }
   // Units without backward, last first, as backward would have left them.
   for (size_t unit = model_.layout.units.size(); unit-- > 0;) {
@@ -315,6 +315,29 @@ Result<void> Engine::endMicroBatch() {
   closed_.assign(closed_.size(), false);
   gradients_.endMicroBatch();
   weights_.forgetGathered();
+  return {};
+}
+
+bool Engine::microBatchHasBegun() const {
+  return std::find(closed_.begin(), closed_.end(), true) != closed_.end() || gradients_.anyHandedOverNow();
+}
+
+Result<void> Engine::setNoSync(bool on) {
+  PEAL_TRY(checkSealed());
+  if (options_.microBatches == 1) {
+    return Error{pealInvalidUsage,
+                 "this engine has nowhere to add up micro-batches: it was made with microBatches 1. Make it "
+                 "with 2 or more"};
+  }
+  if (gradients_.isWhole() || microBatchHasBegun()) {
+    return Error{pealInvalidUsage,
+                 fmt::format("whether micro-batch {} is its step's last is said {}; call pealZeroSetNoSync "
+                             "between micro-batches, before the first gradient of one",
+                             gradients_.microBatch(),
+                             gradients_.isWhole() ? "after the last has ended (call pealZeroStep)"
+                                                  : "when it has gradients already")};
+  }
+  gradients_.setNoSync(on);
   return {};
 }
 

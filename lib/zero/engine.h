@@ -44,6 +44,7 @@ class Engine {
   Result<void*> gradient(int id, Precision asked);
   Result<void> gradientReady(int id);
   Result<void> endMicroBatch();
+  Result<void> setNoSync(bool on);
   Result<void> expectStep(double learningRate, uint64_t localTokens);
   Result<pealZeroReport_t> step(double learningRate, uint64_t localTokens);
   Result<pealZeroFusedStatus_t> fusedStatus() const;
@@ -74,6 +75,8 @@ class Engine {
 
   Result<void> checkUsable() const;
   Result<void> checkSealed() const;
+  std::string notWhole() const;
+  bool microBatchHasBegun() const;  // backward, with a gradient or a unit left
   Result<size_t> parameterIndex(int id) const;
   Result<size_t> unitIndex(int unit) const;
   Result<Group> readGroup(const pealZeroGroup_t& numbers) const;

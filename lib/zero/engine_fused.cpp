@@ -57,7 +57,7 @@ void FusedStep::prepare(const Model& model, Collectives& collectives, Gradients&
   parts_.clear();
   unitsBuckets_.assign(model.layout.units.size(), {});
   for (size_t bucket = 0; bucket < buckets; ++bucket) {
-    parts_.push_back({this, bucket, gradients.sumsOf(bucket)});
+    parts_.push_back({this, bucket});
     for (const size_t id : model.layout.buckets[bucket].parameters) {
       std::vector<size_t>& ofUnit = unitsBuckets_[static_cast<size_t>(model.layout.parameters[id].unit)];
       if (ofUnit.empty() || ofUnit.back() != bucket) {
@@ -219,6 +219,7 @@ Result<void> FusedStep::run(size_t bucket, Elements from) {
   }
   Part& part = parts_[bucket];
   part.ran = true;
+  part.sums = gradients_->sumsOf(bucket);
   ++ran_;
   const Bucket& described = model_->layout.buckets[bucket];
   void* const weights = weights_->all(described).data;

@@ -77,11 +77,11 @@ class FusedStep {
   void endStep();
 
  private:
-  // A bucket, for the stream. Only the flags change after prepare, and the stream does not look at them.
+  // A bucket, for the stream, which does not look at the flags. The sums change before the bucket is queued.
   struct Part {
     FusedStep* step;
     size_t bucket;
-    float* sums;  // of the micro-batches before, or nullptr
+    float* sums = nullptr;  // of the micro-batches before, or nullptr
     bool ran = false;
     bool late = false;  // of this step
   };

@@ -42,17 +42,14 @@ Result<void> Engine::checkNumbers(double learningRate, uint64_t localTokens) {
 Result<void> Engine::expectStep(double learningRate, uint64_t localTokens) {
   PEAL_TRY(checkSealed());
   PEAL_TRY(checkNumbers(learningRate, localTokens));
-  const int last = options_.microBatches - 1;
-  const bool hasBegun =
-      std::find(closed_.begin(), closed_.end(), true) != closed_.end() || gradients_.anyHandedOverNow();
-  if (gradients_.microBatch() > last || (gradients_.microBatch() == last && hasBegun)) {
+  if (gradients_.isWhole() || (gradients_.isLastMicroBatch() && microBatchHasBegun())) {
     return Error{
         pealInvalidUsage,
         fmt::format("step {} is announced {}; call pealZeroExpectStep before the first gradient of its "
                     "last micro-batch",
                     steps_ + 1,
-                    gradients_.microBatch() > last ? "after its last micro-batch"
-                                                   : "when gradients of its last micro-batch are ready")};
+                    gradients_.isWhole() ? "after its last micro-batch"
+                                         : "when gradients of its last micro-batch are ready")};
   }
   fused_.announce({learningRate, localTokens}, updates_);
   return {};
@@ -80,14 +77,23 @@ Result<pealZeroFusedStatus_t> Engine::fusedStatus() const {
 // ---- the step
 // ----------------------------------------------------------------------------------------------
 
+std::string Engine::notWhole() const {
+  if (gradients_.isByNumber()) {
+    return fmt::format("the step has {} of {} micro-batches: call pealZeroEndMicroBatch after each",
+                       gradients_.microBatch(), options_.microBatches);
+  }
+  return fmt::format(
+      "the step has {} micro-batches, none of which was to be its last; end one outside of "
+      "pealZeroSetNoSync(zero, 1)",
+      gradients_.microBatch());
+}
+
 Result<pealZeroReport_t> Engine::step(double learningRate, uint64_t localTokens) {
   PEAL_TRY(checkSealed());
   PEAL_TRY(checkNumbers(learningRate, localTokens));
   PEAL_TRY(checkAnnounced(learningRate, localTokens));
-  if (gradients_.microBatch() != options_.microBatches) {
-    return Error{pealInvalidUsage,
-                 fmt::format("the step has {} of {} micro-batches: call pealZeroEndMicroBatch after each",
-                             gradients_.microBatch(), options_.microBatches)};
+  if (!gradients_.isWhole()) {
+    return Error{pealInvalidUsage, notWhole()};
   }
   if (weights_.anyOpen()) {
     return Error{pealInvalidUsage, "the step cannot begin while a unit is open; leave all units first"};

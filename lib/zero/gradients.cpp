@@ -157,7 +157,7 @@ Result<void> Gradients::ready(size_t id) {
 
 Result<void> Gradients::complete(size_t id) {
   const Parameter& parameter = model_->layout.parameters[id];
-  if (model_->addsUpLocally()) {
+  if (model_->addsUpLocally() && !isOnlyMicroBatch()) {
     PEAL_TRY(addUp(parameter, address(parameter)));
   }
   if (notesOrder_) {
@@ -263,7 +263,7 @@ Result<void> Gradients::launch(size_t index) {
     slot.launchedAt = ++launches_;
     PEAL_TRY(collectives_->record(slot.reduced));
   }
-  if (model_->addsUpReduced() && !model_->addsUpInGroup() && !isFused) {
+  if (model_->addsUpReduced() && !model_->addsUpInGroup() && !isFused && !isOnlyMicroBatch()) {
     const Sum& sum = sums_[index];
     PEAL_TRY(collectives_->run(passOf(sum.values, sum.sums, sum.count)));
   }
@@ -278,6 +278,7 @@ void Gradients::endMicroBatch() {
   nextLaunch_ = 0;
   handedOver_ = 0;
   notesOrder_ = false;
+  isWhole_ = isLastMicroBatch();
   ++microBatch_;
 }
 

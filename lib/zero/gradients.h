@@ -60,15 +60,30 @@ class Gradients {
   bool anyHandedOver() const { return microBatch_ > 0 || handedOver_ > 0; }
   bool anyHandedOverNow() const { return handedOver_ > 0; }  // in this micro-batch
   int microBatch() const { return microBatch_; }
-  bool isLastMicroBatch() const { return microBatch_ + 1 == model_->options.microBatches; }
-  // Of this rank's block of the bucket, where micro-batches are added up after their reduction; else nullptr.
-  float* sumsOf(size_t bucket) const { return sums_.empty() ? nullptr : sums_[bucket].sums; }
-  void beginStep() { microBatch_ = 0; }
+  bool isLastMicroBatch() const {
+    return !isWhole_ &&
+           (last_ == Last::ByNumber ? microBatch_ + 1 == model_->options.microBatches : last_ == Last::Next);
+  }
+  // The step's last micro-batch has ended.
+  bool isWhole() const { return isWhole_; }
+  bool isByNumber() const { return last_ == Last::ByNumber; }
+  // From the next micro-batch on, in place of their number: none is its step's last, or the next one is.
+  void setNoSync(bool on) { last_ = on ? Last::Later : Last::Next; }
+  // The micro-batches before this one, of this rank's block of the bucket, where they are added up after
+  // their reduction; else nullptr.
+  float* sumsOf(size_t bucket) const {
+    return sums_.empty() || microBatch_ == 0 ? nullptr : sums_[bucket].sums;
+  }
+  void beginStep() {
+    microBatch_ = 0;
+    isWhole_ = false;
+  }
   // Counted since it was last asked.
   uint64_t takeMissing() { return std::exchange(missing_, 0); }
 
  private:
   enum class State : uint8_t { Idle, Asked, Ready };
+  enum class Last : uint8_t { ByNumber, Later, Next };
   struct BucketState {
     size_t ready = 0;  // parameters
     int slot = -1;     // buffer that it holds, stages 2 and 3
@@ -100,6 +115,7 @@ class Gradients {
   Error noSlotFor(size_t bucket) const;
   Result<void> complete(size_t id);
   Result<void> addUp(const Parameter& parameter, Elements values);
+  bool isOnlyMicroBatch() const { return microBatch_ == 0 && isLastMicroBatch(); }
   Pass passOf(Elements values, float* sums, size_t count) const;
   Result<void> launch(size_t bucket);
   Result<void> reduce(size_t bucket);
@@ -126,6 +142,8 @@ class Gradients {
   size_t nextLaunch_ = 0;
   uint64_t launches_ = 0;
   int microBatch_ = 0;
+  Last last_ = Last::ByNumber;
+  bool isWhole_ = false;
   size_t handedOver_ = 0;  // in this micro-batch
   uint64_t missing_ = 0;
   std::vector<uint64_t> readyOrder_;

@@ -172,6 +172,16 @@ TEST(ZeroEngine, OnlyEventsKeepTheOrder) {
   });
 }
 
+TEST(ZeroEngine, TakesMicroBatchesAsTheyComeAsTheHostDoes) {
+  inProcess(smallGpu(), [] {
+    for (int stage = 0; stage <= 3; ++stage) {
+      ZeroSetup setup = setupOf(stage, 150, 2);
+      setup.microBatchesOf = [](uint64_t step) { return std::array{3, 1, 2}[step]; };
+      expectHostsBits({0, 1}, setup);
+    }
+  });
+}
+
 // AdamW numbers that come between steps hold on the device from the next one on.
 TEST(ZeroEngine, TakesOtherNumbersOfAGroupAsTheHostDoes) {
   inProcess(smallGpu(), [] {

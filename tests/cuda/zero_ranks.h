@@ -31,6 +31,8 @@ struct ZeroSetup {
                                         {7, 2, false, 1}, {200, 3, true, 1}, {31, 3}};
   int steps = 3;
   bool announces = false;  // the step before the last backward pass: pealZeroExpectStep
+  // The number of a step's micro-batches where pealZeroSetNoSync says so; may be empty.
+  std::function<int(uint64_t step)> microBatchesOf{};
   // The order in which gradients are handed over inside a unit; false: the reverse of registration.
   bool inOrderOfRegistration = false;
   int withheld = -1;   // a parameter without a gradient
@@ -92,9 +94,14 @@ class ZeroRank {
   pealZero_t zero() const { return zero_; }
   void step() {
     const uint64_t tokens = 16 + 5 * static_cast<uint64_t>(rank_);
-    for (int microBatch = 0; microBatch < setup_.options.microBatches; ++microBatch) {
+    const int last =
+        (setup_.microBatchesOf ? setup_.microBatchesOf(steps_) : setup_.options.microBatches) - 1;
+    for (int microBatch = 0; microBatch <= last; ++microBatch) {
+      if (setup_.microBatchesOf) {
+        PEAL_ZERO_OK(zero_, pealZeroSetNoSync(zero_, microBatch < last ? 1 : 0));
+      }
       forward();
-      if (setup_.announces && microBatch + 1 == setup_.options.microBatches) {
+      if (setup_.announces && microBatch == last) {
         PEAL_ZERO_OK(zero_, pealZeroExpectStep(zero_, kRate, tokens));
       }
       backward(microBatch);

@@ -242,6 +242,98 @@ TEST(Accumulation, ReducingEachMicroBatchGivesAllStagesTheSameBits) {
   }
 }
 
+// Steps of 3, 1, 2 and 5 micro-batches that nobody knew beforehand are those of an engine that was made for 5
+// and whose last ones are of zeros.
+TEST(NoSync, GivesAStepTheMicroBatchesThatItHas) {
+  const std::vector<int> numbers{3, 1, 2, 5};
+  const auto run = [&](pealZeroOptions_t options, bool isScoped, bool announces) {
+    Outcome outcome;
+    options.microBatches = isScoped ? 2 : 5;
+    onRanks(3, [&](int rank, pealComm_t comm) {
+      Trainer trainer(comm, rank, options, unevenShape());
+      int now = 0;
+      trainer.announces = announces;
+      trainer.tamper = [&](size_t p, int microBatch, uint16_t* gradient) {
+        std::fill_n(gradient, microBatch < now ? 0 : unevenShape()[p].elements, uint16_t{0});
+      };
+      if (isScoped) {
+        trainer.microBatchesOf = [&](uint64_t step) { return numbers[step]; };
+      }
+      std::vector<double> norms;
+      for (const int number : numbers) {
+        now = number;
+        norms.push_back(trainer.step().gradientNorm);
+      }
+      Outcome read;
+      read.norms = norms;
+      read.master = trainer.read(pealZeroMaster);
+      read.moment1 = trainer.read(pealZeroMoment1);
+      read.moment2 = trainer.read(pealZeroMoment2);
+      read.weight = trainer.read(pealZeroWeight);
+      if (rank == 0) {
+        outcome = read;
+      }
+    });
+    return outcome;
+  };
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int each : {0, 1}) {
+      pealZeroOptions_t options = optionsOf(stage, 300);
+      options.reduceEachMicroBatch = each;
+      EXPECT_TRUE(run(options, true, false) == run(options, false, false)) << stage << " " << each;
+      if (stage == 1 || stage == 2) {
+        options.clipNorm = 0;
+        options.skipNonFinite = 0;
+        EXPECT_TRUE(run(options, true, true) == run(options, false, false))
+            << "fused " << stage << " " << each;
+      }
+    }
+  }
+}
+
+TEST(NoSync, IsSaidBetweenMicroBatches) {
+  onRanks(1, [](int rank, pealComm_t comm) {
+    const auto refused = [](pealZero_t zero, int on, const std::string& sentence) {
+      EXPECT_EQ(pealZeroSetNoSync(zero, on), pealInvalidUsage);
+      EXPECT_NE(std::string(pealZeroGetLastError(zero)).find(sentence), std::string::npos)
+          << pealZeroGetLastError(zero);
+    };
+    Trainer one(comm, rank, optionsOf(1, 300), {{8, 0}});
+    refused(one.engine().handle(), 1, "made with microBatches 1");
+    Trainer trainer(comm, rank, optionsOf(1, 300, 2), {{8, 0}});
+    Engine& engine = trainer.engine();
+    const pealZero_t zero = engine.handle();
+    const auto pass = [&] {
+      engine.enter(0, pealZeroBackward);
+      std::fill_n(engine.gradient(0), 8, roundToBf16(1));
+      engine.gradientReady(0);
+    };
+    {
+      const NoSync scope(engine);
+      pass();
+      refused(zero, 0, "when it has gradients already");
+      engine.leave(0, pealZeroBackward);
+      refused(zero, 0, "when it has gradients already");
+      engine.endMicroBatch();
+      EXPECT_EQ(pealZeroStep(zero, 1e-2, 1, nullptr), pealInvalidUsage);
+      EXPECT_NE(std::string(pealZeroGetLastError(zero)).find("none of which was to be its last"),
+                std::string::npos)
+          << pealZeroGetLastError(zero);
+    }
+    pass();
+    engine.leave(0, pealZeroBackward);
+    engine.endMicroBatch();
+    refused(zero, 1, "after the last has ended");
+    EXPECT_EQ(pealZeroUnitEnter(zero, 0, pealZeroBackward), pealInvalidUsage);
+    EXPECT_NEAR(engine.step(1e-2, 1).gradientNorm, 2 * std::sqrt(8.0), 1e-12);
+    // Without a scope each is a step's last.
+    pass();
+    engine.leave(0, pealZeroBackward);
+    engine.endMicroBatch();
+    EXPECT_NEAR(engine.step(1e-2, 1).gradientNorm, std::sqrt(8.0), 1e-12);
+  });
+}
+
 // The norm is of the exact sum of squares: one rank that holds all gradients gets the same double as many
 // that hold a part each.
 TEST(Norm, DoesNotDependOnTheNumberOfRanks) {

@@ -198,16 +198,30 @@ void Trainer::writeGradient(size_t p, int microBatch) {
 }
 
 pealZeroReport_t Trainer::step(double learningRate) {
-  for (int microBatch = 0; microBatch < microBatches_; ++microBatch) {
-    forward();
-    if (announces && microBatch + 1 == microBatches_) {
-      engine_.expectStep(learningRate, tokens(rank_));
+  const int last = (microBatchesOf ? microBatchesOf(steps_) : microBatches_) - 1;
+  const auto allButLast = [&] {
+    for (int microBatch = 0; microBatch < last; ++microBatch) {
+      runMicroBatch(microBatch, false, learningRate);
     }
-    order.empty() ? backward(microBatch) : backwardInOrder(microBatch);
-    engine_.endMicroBatch();
+  };
+  if (microBatchesOf) {
+    const NoSync scope(engine_);
+    allButLast();
+  } else {
+    allButLast();
   }
+  runMicroBatch(last, announces, learningRate);
   ++steps_;
   return engine_.step(learningRate, tokens(rank_));
+}
+
+void Trainer::runMicroBatch(int microBatch, bool announced, double learningRate) {
+  forward();
+  if (announced) {
+    engine_.expectStep(learningRate, tokens(rank_));
+  }
+  order.empty() ? backward(microBatch) : backwardInOrder(microBatch);
+  engine_.endMicroBatch();
 }
 
 std::vector<float> Trainer::read(pealZeroTensor_t tensor) {

@@ -56,6 +56,8 @@ class Trainer {
   std::function<void(size_t parameter)> handedOver;
   // Steps are announced before their last backward pass.
   bool announces = false;
+  // Not empty: the number of a step's micro-batches, all but the last inside a NoSync.
+  std::function<int(uint64_t step)> microBatchesOf;
   // Parameters whose gradient is not handed over.
   std::vector<size_t> withheld;
 
@@ -69,6 +71,7 @@ class Trainer {
 
  private:
   void forward();
+  void runMicroBatch(int microBatch, bool announced, double learningRate);
   void backward(int microBatch);
   void backwardInOrder(int microBatch);
   void handOver(size_t parameter, int microBatch);
