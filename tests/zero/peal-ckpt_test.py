@@ -20,9 +20,9 @@ def run(*arguments):
     return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
 
 
-def write_safetensors(path, tensors):
+def write_safetensors(path, tensors, metadata=None):
     """tensors: name -> (dtype, shape, bytes)."""
-    header, data = {}, b""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (dtype, shape, values) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
         data += values
@@ -30,15 +30,16 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def read_safetensors(path):
+def read_safetensors(path, with_metadata=False):
     whole = path.read_bytes()
     length = struct.unpack("<Q", whole[:8])[0]
     header = json.loads(whole[8:8 + length])
-    header.pop("__metadata__")
+    metadata = header.pop("__metadata__")
     data = whole[8 + length:]
     assert len(data) == max(entry["data_offsets"][1] for entry in header.values())
-    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
-            for name, entry in header.items()}
+    tensors = {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+               for name, entry in header.items()}
+    return (tensors, metadata) if with_metadata else tensors
 
 
 def crc32c(data):
@@ -57,6 +58,35 @@ HALVES = struct.pack("<3H", 0x3f80, 0xc000, 0x3e20)
 TENSORS = {"a weight": ("F32", [2, 3], FLOATS), "b": ("BF16", [3], HALVES)}
 
 
+IDENTITY = 0x0123456789abcdef
+
+
+def block(stream, payload):
+    """Of a part: one block, as all streams here have, and its checksum."""
+    return payload + struct.pack("<I", crc32c(struct.pack("<3Q", IDENTITY, stream, 0) + payload))
+
+
+def write_frozen_and_tied(path):
+    """By docs/CHECKPOINTS.md, a checkpoint of step 5: a trained parameter, a frozen one, and another name for each."""
+    table = struct.pack("<6Q", 0, 0, 6, 1, 0, 3)  # parameter, first element, elements: two stretches
+    moments = [struct.pack("<6f", *(scale * i for i in range(6))) for scale in (0.5, 0.25)]
+    streams = (block(0, FLOATS) + block(1, moments[0]) + block(2, moments[1]) + block(4, HALVES))
+    size = 64 + len(table) + 8 + len(streams)
+    head = b"pealpart" + struct.pack("<IIQQQQQI", 1, 3, IDENTITY, 2, 6, size, 3, 0)
+    head += struct.pack("<I", crc32c(head))
+    end = struct.pack("<Q", crc32c(struct.pack("<Q", IDENTITY) + table))
+    path.mkdir()
+    (path / "part-00000.bin").write_bytes(head + table + end + streams)
+    numbers = " ".join(struct.pack(">d", number).hex() for number in (0.9, 0.999, 1e-8, 0.01))
+    manifest = (f"peal-checkpoint 1\nid {IDENTITY:016x}\nstep 5\nstreams 3\nweights bf16\ngroups 1\ngroup {numbers}\n"
+                "parameters 4\ntrained 0 6 2x3 wte\nfrozen 0 3 3 norm\ntied 0 6 2x3 head\ntied 1 3 3 norm%20again\n"
+                f"parts 1\npart {size} 9 {crc32c(head + table + end):08x} part-00000.bin\n"
+                "user 0 00000000\n")
+    manifest += f"checksum {crc32c(manifest.encode()):08x}\n"
+    (path / "manifest.txt").write_bytes(manifest.encode())
+    return moments
+
+
 class Commands(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -64,7 +94,7 @@ class Commands(unittest.TestCase):
         self.path = Path(self.folder.name)
         write_safetensors(self.path / "in", TENSORS)
         self.succeed("import", self.path / "in", self.path / "one")
-        self.assertIn("holds a checkpoint already, of step 0", self.fail("import", self.path / "in", self.path / "one"))
+        self.assertIn("holds a checkpoint already, of step 0", self.refused("import", self.path / "in", self.path / "one"))
         self.succeed("import", "--force", self.path / "in", self.path / "one")
 
     def succeed(self, *arguments):
@@ -72,7 +102,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def fail(self, *arguments):
+    def refused(self, *arguments):
         done = run(*arguments)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         return done.stdout + done.stderr
@@ -93,7 +123,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(tensors["a weight"], TENSORS["a weight"])
         self.assertEqual(tensors["a weight.moment2"], ("F32", [2, 3], bytes(24)))
         self.assertEqual(len(tensors), 6)
-        self.assertIn("exists", self.fail("export", self.path / "one", self.path / "all"))
+        self.assertIn("exists", self.refused("export", self.path / "one", self.path / "all"))
         size = (self.path / "weights").stat().st_size
         self.assertEqual(self.succeed("export", "--force", self.path / "one", self.path / "all"),
                          f"{self.path / 'all'}: 2 tensors, {size} bytes\n")
@@ -136,6 +166,37 @@ class Commands(unittest.TestCase):
         self.assertEqual(read_safetensors(self.path / "weights"),
                          {"a weight": TENSORS["a weight"], "b": ("BF16", [3], HALVES)})
 
+    def test_frozen_and_tied_ones_are_exported_and_come_back(self):
+        moments = write_frozen_and_tied(self.path / "two")
+        self.assertIn("whole", self.succeed("verify", self.path / "two"))
+        frozen = ("BF16", [3], HALVES)
+        expected = {"weights": {"wte": ("BF16", [2, 3], ROUNDED), "norm": frozen},
+                    "master": {"wte": ("F32", [2, 3], FLOATS), "norm": frozen},
+                    "all": {"wte": ("F32", [2, 3], FLOATS), "norm": frozen,
+                            "wte.moment1": ("F32", [2, 3], moments[0]), "wte.moment2": ("F32", [2, 3], moments[1])}}
+        for tensors, values in expected.items():
+            self.succeed("export", "--tensors", tensors, self.path / "two", self.path / tensors)
+            found, metadata = read_safetensors(self.path / tensors, with_metadata=True)
+            self.assertEqual(found, values, tensors)
+            self.assertEqual({key: json.loads(text) for key, text in metadata.items()},
+                             {"step": 5, "peal.frozen": ["norm"], "peal.tied": {"head": "wte", "norm again": "norm"}})
+
+        def kinds(name):
+            told = json.loads(self.succeed("list", "--json", self.path / name))
+            return sorted((each["name"], each["kind"], each["elements"]) for each in told["parameters"])
+
+        self.succeed("import", self.path / "master", self.path / "back")
+        self.assertEqual(kinds("back"), kinds("two"))
+        self.assertEqual({kind for _, kind, _ in kinds("two")}, {"trained", "frozen", "tied to norm", "tied to wte"})
+        self.succeed("export", "--tensors", "master", self.path / "back", self.path / "again")
+        self.assertEqual(read_safetensors(self.path / "again"), expected["master"])
+        told = self.refused("compare", self.path / "two", self.path / "back")  # that has no moments
+        self.assertEqual(told.count(" elements of "), 2, told)
+        for key, text in (("peal.tied", '{"head": "none"}'), ("peal.tied", '["a weight"]'), ("peal.frozen", '["none"]'),
+                          ("peal.frozen", "no JSON"), ("peal.tied", '{"head": "__metadata__"}')):
+            write_safetensors(self.path / "wrong", TENSORS, {key: text})
+            self.assertIn(f'as "{key}" does not name tensors', self.refused("import", self.path / "wrong", self.path / "x"))
+
     def test_compare(self):
         self.succeed("export", "--tensors", "master", self.path / "one", self.path / "master")
         self.succeed("import", self.path / "master", self.path / "two")
@@ -143,7 +204,7 @@ class Commands(unittest.TestCase):
         changed = dict(TENSORS, b=("BF16", [3], HALVES[:4] + b"\x21\x3e"), c=("F32", [], bytes(4)))
         write_safetensors(self.path / "changed", changed)
         self.succeed("import", self.path / "changed", self.path / "three")
-        told = self.fail("compare", self.path / "one", self.path / "three")
+        told = self.refused("compare", self.path / "one", self.path / "three")
         self.assertIn("b: 1 of 3 elements of master differ", told)
         self.assertIn("c: only in", told)
 
@@ -153,12 +214,12 @@ class Commands(unittest.TestCase):
         whole = bytearray(part.read_bytes())
         whole[-10] ^= 1
         part.write_bytes(whole)
-        told = self.fail("verify", self.path / "one")
+        told = self.refused("verify", self.path / "one")
         self.assertIn("part-00000.bin", told)
         self.assertIn("offset", told)
         self.assertIn("moment2", told)
         part.write_bytes(whole[:-1])
-        self.assertIn("truncated", self.fail("verify", self.path / "one"))
+        self.assertIn("truncated", self.refused("verify", self.path / "one"))
 
     def test_refusals(self):
         self.assertEqual(run("list").returncode, 2)
@@ -178,11 +239,11 @@ class Commands(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words, done.stderr)
         (self.path / "foreign").write_bytes(b"\xff" * 40)
-        self.assertIn("no safetensors", self.fail("import", self.path / "foreign", self.path / "x"))
+        self.assertIn("no safetensors", self.refused("import", self.path / "foreign", self.path / "x"))
         (self.path / "cut").write_bytes((self.path / "in").read_bytes()[:-1])
-        self.assertIn("truncated", self.fail("import", self.path / "cut", self.path / "x"))
+        self.assertIn("truncated", self.refused("import", self.path / "cut", self.path / "x"))
         write_safetensors(self.path / "int", {"i": ("I64", [1], bytes(8))})
-        self.assertIn("I64", self.fail("import", self.path / "int", self.path / "x"))
+        self.assertIn("I64", self.refused("import", self.path / "int", self.path / "x"))
         self.assertFalse((self.path / "x").exists())
 
 

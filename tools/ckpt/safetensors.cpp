@@ -22,6 +22,10 @@ namespace {
 using nlohmann::json;
 constexpr uint64_t kPieceElements = uint64_t{1} << 18;
 constexpr uint64_t kMostHeaderBytes = uint64_t{100} << 20;  // the format's own limit
+// Of the file's metadata, which has only texts: JSON of what safetensors has no words for.
+constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kTied = "peal.tied";      // other names of tensors: {"NAME": "TENSOR"}
+constexpr const char* kFrozen = "peal.frozen";  // tensors that are not trained: ["TENSOR"]
 
 struct Tensor {
   std::string name;
@@ -82,6 +86,97 @@ std::vector<float> readValues(std::ifstream& in, uint64_t offset, uint64_t eleme
   return values;
 }
 
+struct Source {
+  const std::string& file;
+  uint64_t dataOffset, size;
+};
+
+pealZeroParameter_t describe(const std::string& name, const std::vector<uint64_t>& shape,
+                             const std::string& file) {
+  if (shape.size() > PEAL_ZERO_MAX_DIMS) {
+    throw UsageError(fmt::format("{}: \"{}\" has {} dimensions, more than {}", file, name, shape.size(),
+                                 PEAL_ZERO_MAX_DIMS));
+  }
+  pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+  parameter.name = name.c_str();
+  parameter.dims = static_cast<int>(shape.size());
+  std::copy(shape.begin(), shape.end(), parameter.extents);
+  return parameter;
+}
+
+// A tensor's values, and one more, so that an empty one has an address too.
+std::vector<float> valuesOf(std::ifstream& in, const Source& source, const std::string& name,
+                            const json& tensor) {
+  const auto dtype = tensor.at("dtype").get<std::string>();
+  const auto offsets = tensor.at("data_offsets").get<std::vector<uint64_t>>();
+  if (dtype != "F32" && dtype != "BF16") {
+    throw UsageError(
+        fmt::format("{}: \"{}\" is of dtype {}; F32 and BF16 can be imported", source.file, name, dtype));
+  }
+  const uint64_t size = source.size;
+  uint64_t elements = 1;
+  for (const uint64_t extent : tensor.at("shape").get<std::vector<uint64_t>>()) {
+    elements *= std::min(extent, size + 1);
+    elements = std::min(elements, size + 1);  // more than the file has is refused below
+  }
+  const uint64_t bytes = elements * (dtype == "F32" ? 4 : 2);
+  if (offsets.size() != 2 || offsets[0] > size || offsets[1] > size || offsets[1] - offsets[0] != bytes ||
+      source.dataOffset + offsets[1] > size) {
+    throw UsageError(fmt::format("{}: \"{}\" does not lie in the file's {} bytes: damaged or truncated",
+                                 source.file, name, size));
+  }
+  std::vector<float> values = readValues(in, source.dataOffset + offsets[0], elements, dtype == "BF16");
+  values.push_back(0);
+  return values;
+}
+
+// A text of the metadata as JSON; `otherwise` if there is none.
+json metadataOf(const json& header, const char* key, const json& otherwise, const std::string& file) {
+  const json metadata = header.value(kMetadata, json::object());
+  if (!metadata.is_object() || !metadata.contains(key)) {
+    return otherwise;
+  }
+  json found =
+      metadata[key].is_string() ? json::parse(metadata[key].get<std::string>(), nullptr, false) : json();
+  const bool isOfNames =
+      found.type() == otherwise.type() && std::all_of(found.begin(), found.end(), [&](const json& name) {
+        return name.is_string() && name != kMetadata && header.contains(name.get<std::string>());
+      });
+  if (!isOfNames) {
+    throw UsageError(
+        fmt::format("{}: what its metadata has as \"{}\" does not name tensors of the file", file, key));
+  }
+  return found;
+}
+
+// Registers all tensors and their other names with a new engine. Returns the values, which it reads when it
+// is sealed.
+std::vector<std::vector<float>> registerAll(zero::Engine& engine, std::ifstream& in, const Source& source,
+                                            const json& header) {
+  const json frozen = metadataOf(header, kFrozen, json::array(), source.file);
+  const json tied = metadataOf(header, kTied, json::object(), source.file);
+  std::vector<std::vector<float>> all;
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == kMetadata) {
+      continue;
+    }
+    all.push_back(valuesOf(in, source, name, tensor));
+    pealZeroParameter_t parameter = describe(name, tensor.at("shape"), source.file);
+    parameter.frozen = std::find(frozen.begin(), frozen.end(), name) != frozen.end() ? 1 : 0;
+    engine.setInitial(engine.addParameter(parameter), all.back().data());
+  }
+  if (!in) {
+    throw UsageError(fmt::format("{} cannot be read to its end", source.file));
+  }
+  for (const auto& [name, first] : tied.items()) {
+    const auto tensor = first.get<std::string>();
+    pealZeroParameter_t parameter = describe(name, header[tensor].at("shape"), source.file);
+    parameter.tiedTo = tensor.c_str();
+    engine.addParameter(parameter);
+  }
+  return all;
+}
+
 }  // namespace
 
 Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file,
@@ -90,7 +185,8 @@ Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, con
     throw UsageError(fmt::format("{} exists{}; choose another name", file,
                                  existing == Existing::Kept ? " (--force replaces it)" : ", a directory"));
   }
-  json header{{"__metadata__", {{"step", std::to_string(checkpoint.info().step)}}}};
+  json header{{kMetadata, {{"step", std::to_string(checkpoint.info().step)}}}};
+  json tied = json::object(), frozen = json::array();
   std::vector<Tensor> tensors;
   uint64_t offset = 0;
   const auto add = [&](uint64_t index, pealZeroTensor_t tensor, const char* suffix) {
@@ -110,7 +206,11 @@ Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, con
   for (uint64_t i = 0; i < checkpoint.info().parameters; ++i) {
     const pealZeroCheckpointParameter_t parameter = checkpoint.parameter(i);
     if (parameter.tiedTo != nullptr) {
+      tied[parameter.name] = parameter.tiedTo;
       continue;
+    }
+    if (parameter.frozen != 0) {
+      frozen.push_back(parameter.name);
     }
     if (parameter.frozen != 0 || what == Exported::Weights) {
       add(i, pealZeroWeight, "");
@@ -121,6 +221,12 @@ Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, con
       add(i, pealZeroMoment1, ".moment1");
       add(i, pealZeroMoment2, ".moment2");
     }
+  }
+  if (!tied.empty()) {
+    header[kMetadata][kTied] = tied.dump();
+  }
+  if (!frozen.empty()) {
+    header[kMetadata][kFrozen] = frozen.dump();
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -171,55 +277,16 @@ Written importSafetensors(const std::string& file, const std::string& path, Exis
   if (!in || !header.is_object()) {
     throw UsageError(fmt::format("{}: the header at offset 8 is not JSON: damaged or truncated", file));
   }
-  const uint64_t size = std::filesystem::file_size(file);
-
   Written written{};
   pealComm_t comm = nullptr;
   check(pealCommInitAll(&comm, 1, nullptr), "pealCommInitAll");
   {
     zero::Engine engine(comm, zero::defaultOptions());
-    std::vector<std::vector<float>> values;
-    for (const auto& [name, tensor] : header.items()) {
-      if (name == "__metadata__") {
-        continue;
-      }
-      const auto dtype = tensor.at("dtype").get<std::string>();
-      const auto shape = tensor.at("shape").get<std::vector<uint64_t>>();
-      const auto offsets = tensor.at("data_offsets").get<std::vector<uint64_t>>();
-      if (dtype != "F32" && dtype != "BF16") {
-        throw UsageError(
-            fmt::format("{}: \"{}\" is of dtype {}; F32 and BF16 can be imported", file, name, dtype));
-      }
-      if (shape.size() > PEAL_ZERO_MAX_DIMS) {
-        throw UsageError(fmt::format("{}: \"{}\" has {} dimensions, more than {}", file, name, shape.size(),
-                                     PEAL_ZERO_MAX_DIMS));
-      }
-      pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
-      parameter.name = name.c_str();
-      parameter.dims = static_cast<int>(shape.size());
-      uint64_t elements = 1;
-      for (size_t i = 0; i < shape.size(); ++i) {
-        parameter.extents[i] = shape[i];
-        elements *= std::min(shape[i], size + 1);
-        elements = std::min(elements, size + 1);  // more than the file has is refused below
-      }
-      const uint64_t bytes = elements * (dtype == "F32" ? 4 : 2);
-      if (offsets.size() != 2 || offsets[0] > size || offsets[1] > size || offsets[1] - offsets[0] != bytes ||
-          8 + length + offsets[1] > size) {
-        throw UsageError(fmt::format("{}: \"{}\" does not lie in the file's {} bytes: damaged or truncated",
-                                     file, name, size));
-      }
-      values.push_back(readValues(in, 8 + length + offsets[0], elements, dtype == "BF16"));
-      values.back().push_back(0);  // an empty one has an address too
-      const int id = engine.addParameter(parameter);
-      engine.setInitial(id, values.back().data());
-    }
-    if (!in) {
-      throw UsageError(fmt::format("{} cannot be read to its end", file));
-    }
+    const Source source{file, 8 + length, std::filesystem::file_size(file)};
+    const std::vector<std::vector<float>> values = registerAll(engine, in, source, header);
+    written.tensors = values.size();
     engine.seal();
     engine.save(path);
-    written.tensors = values.size();
   }
   check(pealCommDestroy(comm), "pealCommDestroy");
   written.bytes = zero::Checkpoint(path).info().fileBytes;

@@ -17,12 +17,13 @@ struct Written {
   uint64_t tensors, bytes;
 };
 
-// Through a buffer of bounded size. Tied names are left out, since safetensors has no two names for one
-// tensor; frozen parameters have weights only.
+// Through a buffer of bounded size. safetensors has no two names for one tensor: tied ones are in the file's
+// metadata, "peal.tied". Frozen parameters have weights only; their names are in "peal.frozen".
 Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, const std::string& file,
                           Existing existing);
 
-// F32 and BF16 tensors become the masters of a checkpoint of step 0 with moments of zero. Needs the memory of
+// F32 and BF16 tensors become the masters of a checkpoint of step 0 with moments of zero; what the metadata
+// says of tied and frozen ones holds again. Needs the memory of
 // an engine on one rank: 20 bytes per element. A checkpoint that is at `path` stays unless it may go.
 Written importSafetensors(const std::string& file, const std::string& path, Existing existing);
 
