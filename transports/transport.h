@@ -66,6 +66,7 @@ struct Part {
 struct GpuMemory {
   std::byte* base = nullptr;  // as the GPU addresses it, at the beginning of a page
   size_t bytes = 0;           // whole pages
+  size_t writtenBytes = 0;    // whole pages too: peers write the first so many, what lies behind is only sent
   int device = 0;             // for messages
   int dmabuf = -1;            // a descriptor of all of it, needed until it is reached; -1: there is none
   std::string whyNoDmabuf;

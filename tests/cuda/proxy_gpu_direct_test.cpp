@@ -12,6 +12,7 @@
 #include "tests/transports/transports.h"
 #include "tests/transports/verbs/fake.h"
 #include "transports/verbs/fabric.h"
+#include "transports/verbs/wire.h"
 
 namespace peal::cuda::test {
 namespace {
@@ -23,7 +24,7 @@ using peal::test::WireMessage;
 
 // Network devices of all ranks, and what goes over the wire.
 struct Wire {
-  Wire() {
+  explicit Wire(unsigned seed = 1) : world(seed) {
     world.gpuBits = cudasim::kTag;
     world.delay = true;
     world.onMessage = [this](const WireMessage& message) {
@@ -185,6 +186,49 @@ TEST(ProxyGpuDirect, APathThatLosesWritesIsNotTaken) {
   });
 }
 
+// So would a PCIe bridge that does not forward them: the queue pairs fail until the links are given up. One
+// rank's are refused, or all.
+Verdict refuseWrites(const WireMessage& message, bool onAll) {
+  const bool isRefused = message.opcode == IBV_WR_RDMA_WRITE && (onAll || message.rank == 1);
+  return {isRefused ? Verdict::FailBefore : Verdict::Deliver, IBV_WC_REM_ACCESS_ERR};
+}
+
+TEST(ProxyGpuDirect, APathThatRefusesWritesIsLeftForHostMemoryByAll) {
+  for (const bool onAll : {true, false}) {
+    Wire wire;
+    wire.onMessage = [&](const WireMessage& message) { return refuseWrites(message, onAll); };
+    const size_t files = openFiles();
+    runProxyRanks(over(wire, 3, GpuDirect::Auto), [](ProxyRank& self) {
+      EXPECT_NE(self.whyNotDirect().find("IBV_WC_REM_ACCESS_ERR"), std::string::npos) << self.whyNotDirect();
+      runCollectives(self, {700});
+      self.meet();
+    });
+    EXPECT_GT(wire.longest, kHeadersBytes);
+    EXPECT_EQ(wire.world.alive(), 0);
+    EXPECT_EQ(wire.world.violations(), 0);
+    EXPECT_EQ(openFiles(), files);
+  }
+}
+
+// A rank that has all and leaves the trial must not leave a peer behind that waits for a credit which is lost
+// on the way: both make the queue pair anew.
+TEST(ProxyGpuDirect, NobodyLeavesTheTrialBeforeItsPeersCan) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    Wire wire(seed);
+    bool hasFailed = false;
+    wire.onMessage = [&](const WireMessage& message) {
+      const bool isCredit =
+          message.opcode == IBV_WR_SEND_WITH_IMM && verbs::kindOf(message.immediate) == verbs::Kind::Credit;
+      const bool fails = isCredit && message.rank == static_cast<int>(seed % 2) && !hasFailed;
+      hasFailed = hasFailed || fails;
+      return Verdict{fails ? Verdict::FailBefore : Verdict::Deliver};
+    };
+    runOver(wire, over(wire, 2), {1});
+    EXPECT_TRUE(hasFailed);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 TEST(ProxyGpuDirect, QueuePairsThatFailUnderWayAreMadeUpFor) {
   for (const Verdict::Kind kind : {Verdict::FailBefore, Verdict::FailAfter}) {
     Wire wire;
@@ -235,17 +279,20 @@ std::vector<std::string> place(Wire& wire, const std::function<GpuDirect(int ran
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       BoardExchange exchange(board, rank);
-      const std::unique_ptr<Endpoint> network = wire.connect(exchange, 2048, 2);
+      const auto connect = [&] { return Result<std::unique_ptr<Endpoint>>(wire.connect(exchange, 2048, 2)); };
+      std::unique_ptr<Endpoint> network = wire.connect(exchange, 2048, 2);
       ProxyOptions options;
       options.rank = options.device = rank;
       options.shape = ProxyTest{}.shape;
       std::string why;
-      const Placed placed =
-          placeSlots(exchange, *network, {1 - rank}, options, {wish(rank), Deadline::afterMs(kLimitMs)}, why);
+      const Placed placed = placeSlots(exchange, network, {1 - rank}, options,
+                                       {wish(rank), Deadline::afterMs(kLimitMs), connect}, why);
       said[static_cast<size_t>(rank)] = placed ? why : placed.error().message;
       EXPECT_EQ(placed && *placed, placed && why.empty());
       EXPECT_TRUE(exchange.allGather({}));
-      network->leaveGpu();
+      if (network != nullptr) {
+        network->leaveGpu();
+      }
     });
   }
   for (std::thread& thread : threads) {
@@ -273,6 +320,18 @@ TEST(ProxyGpuDirect, WhatIsWantedAndCannotBeIsAnErrorOnAll) {
     EXPECT_NE(said.find("PEAL_GPU_DIRECT=on cannot be had: rank 0: rxe1 takes no memory of GPU 0"),
               std::string::npos)
         << said;
+  }
+}
+
+TEST(ProxyGpuDirect, WhatIsWantedAndRefusedIsAnErrorOnAll) {
+  cudasim::restart();
+  Wire wire;
+  wire.onMessage = [](const WireMessage& message) { return refuseWrites(message, false); };
+  for (const std::string& said : place(wire, [](int) { return GpuDirect::On; })) {
+    for (const char* part : {"PEAL_GPU_DIRECT=on cannot be had: rank ",
+                             "the trial of GPUDirect RDMA failed: ", "IBV_WC_REM_ACCESS_ERR"}) {
+      EXPECT_NE(said.find(part), std::string::npos) << said;
+    }
   }
 }
 

@@ -82,12 +82,15 @@ class ProxyRank {
                                .name = "rank " + std::to_string(rank),
                                .timeoutMs = test.timeoutMs,
                                .board = reinterpret_cast<HostBoard*>(board_.data())};
-    std::unique_ptr<Endpoint> network = (test.connect ? test.connect : connectRanks)(
-        exchange_, Proxy::networkSlotBytes(test.shape) + 64, test.linkSlots);
+    const auto connect = [&] {
+      return Result<std::unique_ptr<Endpoint>>((test.connect ? test.connect : connectRanks)(
+          exchange_, Proxy::networkSlotBytes(test.shape) + 64, test.linkSlots));
+    };
+    std::unique_ptr<Endpoint> network = take(connect());
     std::optional<ProxySlots> slots;
     if (test.direct) {
-      slots = take(placeSlots(exchange_, *network, far, options, {*test.direct, Deadline::afterMs(kLimitMs)},
-                              whyNotDirect_));
+      slots = take(placeSlots(exchange_, network, far, options,
+                              {*test.direct, Deadline::afterMs(kLimitMs), connect}, whyNotDirect_));
     }
     if (test.wrap) {
       network = test.wrap(rank, std::move(network));

@@ -73,7 +73,7 @@ Result<std::vector<std::byte>> VerbsFabric::reachGpu(const GpuMemory& memory) {
   station_.gpu = std::move(*reached);
   std::vector<std::byte> keys(station_.rails.size() * sizeof(uint32_t));
   for (size_t i = 0; i < station_.rails.size(); ++i) {
-    const uint32_t key = station_.gpu.on(*station_.rails[i].device).rkey();
+    const uint32_t key = station_.gpu.keyForPeers(*station_.rails[i].device);
     std::memcpy(keys.data() + i * sizeof key, &key, sizeof key);
   }
   return keys;

@@ -86,7 +86,7 @@ bool VerbsLink::tryPostCarrying(size_t bytes, const Digest& digest, const Carrie
   if (carried.bytes > 0 && !station_.gpu.holds(carried.from, carried.bytes)) {
     station_.raise(station_.rank, {pealInternalError,
                                    fmt::format("{} bytes for rank {} do not lie in the GPU memory that the "
-                                               "devices reach",
+                                               "devices may send",
                                                carried.bytes, peerRank_)});
     return false;
   }
@@ -225,7 +225,7 @@ bool VerbsLink::transmitCarried(Lane& lane, const Carried& carried) {
   ibv_sge part{};
   part.addr = reinterpret_cast<uint64_t>(carried.from);
   part.length = static_cast<uint32_t>(carried.bytes);
-  part.lkey = station_.gpu.on(*lane.rail.device).lkey();
+  part.lkey = station_.gpu.keyToSend(*lane.rail.device);
   ibv_send_wr request{};
   request.sg_list = &part;
   request.num_sge = 1;

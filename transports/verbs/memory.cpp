@@ -65,23 +65,26 @@ PinnedMemory::~PinnedMemory() {
 
 namespace {
 
-// What devices do with memory of a GPU: read what is sent, and write what peers send.
-constexpr int kGpuAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+struct Part {
+  size_t begin = 0;
+  size_t bytes = 0;
+  int access = 0;
+};
 
-Result<Registration> registerGpu(Device& device, const GpuMemory& memory) {
+Result<Registration> registerGpu(Device& device, const GpuMemory& memory, const Part& part) {
   Library& library = device.library();
+  std::byte* const base = memory.base + part.begin;
   std::string first = memory.whyNoDmabuf;
   if (memory.dmabuf >= 0) {
     errno = 0;
-    if (ibv_mr* mr =
-            library.regDmabufMr(device.pd(), 0, memory.bytes, reinterpret_cast<uint64_t>(memory.base),
-                                memory.dmabuf, kGpuAccess)) {
+    if (ibv_mr* mr = library.regDmabufMr(device.pd(), part.begin, part.bytes,
+                                         reinterpret_cast<uint64_t>(base), memory.dmabuf, part.access)) {
       return Registration(library, mr);
     }
     first = std::strerror(errno);
   }
   errno = 0;
-  if (ibv_mr* mr = library.regMr(device.pd(), memory.base, memory.bytes, kGpuAccess)) {
+  if (ibv_mr* mr = library.regMr(device.pd(), base, part.bytes, part.access)) {
     return Registration(library, mr);
   }
   return Error{
@@ -89,29 +92,35 @@ Result<Registration> registerGpu(Device& device, const GpuMemory& memory) {
       fmt::format("{} takes no memory of GPU {}: registering {} bytes failed by a dmabuf ({}) and as peer "
                   "memory ({}). A dmabuf needs the driver's open kernel modules and Linux 5.12, peer "
                   "memory the module nvidia-peermem (modprobe nvidia-peermem).",
-                  device.name(), memory.device, memory.bytes, first, std::strerror(errno))};
+                  device.name(), memory.device, part.bytes, first, std::strerror(errno))};
 }
 
 }  // namespace
 
 Result<ReachedMemory> ReachedMemory::make(const std::vector<std::unique_ptr<Device>>& devices,
                                           const GpuMemory& memory) {
+  const Part writtenPart{0, memory.writtenBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
+  const Part sentPart{memory.writtenBytes, memory.bytes - memory.writtenBytes, /*access=*/0};
   ReachedMemory reached;
   for (const std::unique_ptr<Device>& device : devices) {
-    Result<Registration> registration = registerGpu(*device, memory);
-    if (!registration) {
-      return registration.error();
+    Result<Registration> written = registerGpu(*device, memory, writtenPart);
+    if (!written) {
+      return written.error();
     }
-    reached.registered_.emplace(device.get(), std::move(*registration));
+    Result<Registration> sent = registerGpu(*device, memory, sentPart);
+    if (!sent) {
+      return sent.error();
+    }
+    reached.registered_.emplace(device.get(), Parts{std::move(*written), std::move(*sent)});
   }
-  reached.base_ = memory.base;
-  reached.bytes_ = memory.bytes;
+  reached.sent_ = memory.base + sentPart.begin;
+  reached.sentBytes_ = sentPart.bytes;
   return reached;
 }
 
 bool ReachedMemory::holds(const std::byte* data, size_t bytes) const {
-  const auto offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
-  return offset < bytes_ && bytes <= bytes_ - offset;
+  const auto offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(sent_);
+  return offset < sentBytes_ && bytes <= sentBytes_ - offset;
 }
 
 std::optional<uint32_t> RegistrationCache::find(Device& device, const Region& region) {

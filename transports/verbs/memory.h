@@ -65,21 +65,28 @@ class PinnedMemory {
 };
 
 // Memory of a GPU, registered on every device: by its dmabuf, else by its address, which takes a kernel
-// module of the GPU's driver (peer memory: nvidia-peermem). Not its owner.
+// module of the GPU's driver (peer memory: nvidia-peermem). What peers write and what is only sent are
+// registrations of their own: a peer's key opens the first alone. Not its owner.
 class ReachedMemory {
  public:
   static Result<ReachedMemory> make(const std::vector<std::unique_ptr<Device>>& devices,
                                     const GpuMemory& memory);
   ReachedMemory() = default;
 
-  bool isEmpty() const { return registered_.empty(); }
+  // Whether it may be sent.
   bool holds(const std::byte* data, size_t bytes) const;
-  const Registration& on(const Device& device) const { return registered_.at(&device); }
+  uint32_t keyForPeers(const Device& device) const { return registered_.at(&device).written.rkey(); }
+  uint32_t keyToSend(const Device& device) const { return registered_.at(&device).sent.lkey(); }
 
  private:
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
-  std::map<const Device*, Registration> registered_;
+  struct Parts {
+    Registration written;
+    Registration sent;
+  };
+
+  std::byte* sent_ = nullptr;
+  size_t sentBytes_ = 0;
+  std::map<const Device*, Parts> registered_;
 };
 
 // Registrations of the user's memory (lib/memory/registry.h): made at the first use of a region, kept until

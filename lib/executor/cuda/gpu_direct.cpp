@@ -60,8 +60,9 @@ Result<bool> needsFlush(int device) {
   return true;
 }
 
-// Slots of this rank, and the network's keys for them.
-Result<ProxySlots> reach(Endpoint& network, size_t bytes, int device, std::vector<std::byte>& keys) {
+// Slots of this rank, and the network's keys for its inboxes.
+Result<ProxySlots> reach(Endpoint& network, const BoxShape& shape, size_t peers, int device,
+                         std::vector<std::byte>& keys) {
   if (!network.mayReachGpus()) {
     return Error{pealInvalidUsage, fmt::format("{} does not reach memory of GPUs", network.name())};
   }
@@ -74,7 +75,7 @@ Result<ProxySlots> reach(Endpoint& network, size_t bytes, int device, std::vecto
   }
   slots.flush = *flush;
   const size_t page = wholePages(1);
-  const size_t whole = wholePages(bytes);
+  const size_t whole = wholePages(Proxy::boxesBytes(shape, peers));
   Result<DeviceBuffer> memory = DeviceBuffer::make(device, whole + page);
   if (!memory) {
     return memory.error();
@@ -84,6 +85,7 @@ Result<ProxySlots> reach(Endpoint& network, size_t bytes, int device, std::vecto
   GpuMemory shown;
   shown.base = slots.base;
   shown.bytes = whole;
+  shown.writtenBytes = Proxy::outboxAt(shape, peers, 0);
   shown.device = device;
   const Result<OwnedFd> dmabuf = dmabufOf(slots.base, whole);
   if (dmabuf) {
@@ -148,7 +150,9 @@ Result<void> take(Endpoint& network, const std::vector<int>& peers, const std::v
 // ---- the trial ----
 
 // Every pair sends a slot both ways, and looks whether it lies in the GPU when the message is here: paths
-// over a PCIe bridge may lose, delay or refuse what network devices write.
+// over a PCIe bridge may lose, delay or refuse what network devices write. A rank that has all it waits for
+// says so to its peers, and moves the network on until they have, too: a link that fails is made anew by both
+// its ends.
 class Trial {
  public:
   Trial(Endpoint& network, const std::vector<int>& peers, const ProxyOptions& options,
@@ -167,11 +171,12 @@ class Trial {
     std::vector<Step> steps(peers_.size());
     for (bool done = false; !done;) {
       network_.poll();
-      done = network_.settled();
+      done = true;
       for (size_t i = 0; i < peers_.size(); ++i) {
         PEAL_TRY(advance(i, steps[i], deadline, why));
-        done = done && steps[i].sent && steps[i].received && link(i).released(link(i).posted());
+        done = done && steps[i].saidDone && steps[i].heardDone;
       }
+      done = done && network_.settled();  // what was posted last reaches them although nobody polls here
       PEAL_TRY(network_.progress(Endpoint::kAnybody));
       if (deadline.passed()) {
         return Error{pealTimeout,
@@ -184,7 +189,7 @@ class Trial {
 
  private:
   struct Step {
-    bool filled = false, sent = false, received = false;
+    bool sent = false, received = false, saidDone = false, heardDone = false;
   };
   struct Note {
     uint64_t mark = 0;  // different for every trial: memory may hold an older one's
@@ -211,7 +216,7 @@ class Trial {
     std::vector<std::byte> content(bytes());
     if (!step.sent) {
       if (std::byte* const stage = link(i).tryStage(sizeof note); stage != nullptr) {
-        const size_t box = Proxy::outboxAt(options_.shape, i);
+        const size_t box = Proxy::outboxAt(options_.shape, peers_.size(), i);
         fill(content, note.mark);
         PEAL_TRY(copy(slot(box), content.data(), deadline));
         std::memcpy(stage, &note, sizeof note);
@@ -234,6 +239,14 @@ class Trial {
       }
       link(i).release();
       step.received = true;
+    } else if (!step.heardDone && step.received && link(i).tryReceive(arrival)) {
+      link(i).release();
+      step.heardDone = true;
+    }
+    if (!step.saidDone && step.sent && step.received && link(i).released(link(i).posted()) &&
+        link(i).tryStage(0) != nullptr) {
+      link(i).post(0, {});
+      step.saidDone = true;
     }
     return {};
   }
@@ -245,27 +258,38 @@ class Trial {
   StreamHolder stream_;
 };
 
-// Collective. Empty: every path carries what it is given.
-Result<std::string> tryPaths(Exchange& exchange, Endpoint& network, const std::vector<int>& peers,
-                             const ProxyOptions& options, const ProxySlots& slots, Deadline deadline) {
-  std::string mine;
-  Result<void> tried = Trial(network, peers, options, slots).run(deadline, mine);
-  if (!tried) {
+struct Verdict {
+  Text why{};  // nothing: every path of this rank carries what it is given
+  bool isLost = false;
+};
+
+// Collective. `why` stays empty if every path carries what it is given; `isLost`: some rank's network was
+// lost on trying it, and is of no use to anybody any more.
+Result<void> tryPaths(Exchange& exchange, Endpoint& network, const std::vector<int>& peers,
+                      const ProxyOptions& options, const ProxySlots& slots, Deadline deadline,
+                      std::string& why, bool& isLost) {
+  Verdict mine;
+  std::string seen;
+  if (const Result<void> tried = Trial(network, peers, options, slots).run(deadline, seen); !tried) {
     // Or the peers would wait for the deadline.
     network.farewell(network.culpritRank() >= 0 ? network.culpritRank() : options.rank,
                      tried.error().message);
-    tried = Error{tried.error().code,
-                  fmt::format("{} That was the trial of GPUDirect RDMA: PEAL_GPU_DIRECT=off leaves it out.",
-                              tried.error().message)};
+    seen = fmt::format("the trial of GPUDirect RDMA failed: {}", tried.error().message);
+    mine.isLost = true;
   }
-  PEAL_TRY(agreeOn(exchange, tried));
-  Text text;
-  setText(text, mine);
-  const Result<std::vector<Text>> all = gather(exchange, text);
+  isLost = mine.isLost;
+  setText(mine.why, seen);
+  const Result<std::vector<Verdict>> all = gather(exchange, mine);
   if (!all) {
     return all.error();
   }
-  return firstReason(*all);
+  std::vector<Text> reasons;
+  for (const Verdict& verdict : *all) {
+    reasons.push_back(verdict.why);
+    isLost = isLost || verdict.isLost;
+  }
+  why = firstReason(reasons);
+  return {};
 }
 
 }  // namespace
@@ -279,17 +303,16 @@ Result<void> ProxySlots::awaitWrites() const {
                     "cudaDeviceFlushGPUDirectRDMAWrites");
 }
 
-Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, Endpoint& network,
+Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, std::unique_ptr<Endpoint>& network,
                                              const std::vector<int>& peers, const ProxyOptions& proxy,
                                              const GpuDirectOptions& options, std::string& why) {
   std::vector<std::byte> keys;
-  Result<ProxySlots> slots =
-      options.wish == GpuDirect::Off
-          ? Result<ProxySlots>(Error{pealInvalidUsage, "PEAL_GPU_DIRECT=off"})
-          : reach(network, Proxy::boxesBytes(proxy.shape, peers.size()), proxy.device, keys);
+  Result<ProxySlots> slots = options.wish == GpuDirect::Off
+                                 ? Result<ProxySlots>(Error{pealInvalidUsage, "PEAL_GPU_DIRECT=off"})
+                                 : reach(*network, proxy.shape, peers.size(), proxy.device, keys);
   const Result<std::vector<Card>> cards = gather(exchange, cardOf(options, slots, keys, peers, proxy.shape));
   if (!cards) {
-    network.leaveGpu();
+    network->leaveGpu();
     return cards.error();
   }
   std::vector<Text> reasons;
@@ -297,23 +320,33 @@ Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, Endpoint& netwo
     reasons.push_back(card.why);
   }
   why = firstReason(reasons);
+  bool isLost = false;
   Result<void> agreed = checkWishes(*cards);
   if (agreed && why.empty()) {
-    agreed = agreeOn(exchange, take(network, peers, *cards, proxy.rank, *slots));
+    agreed = agreeOn(exchange, take(*network, peers, *cards, proxy.rank, *slots));
     if (agreed) {
-      Result<std::string> tried = tryPaths(exchange, network, peers, proxy, *slots, options.deadline);
-      agreed = tried ? Result<void>() : Result<void>(tried.error());
-      why = tried ? *tried : "";
+      // Half of the time: the other is for a network without it.
+      agreed = tryPaths(exchange, *network, peers, proxy, *slots,
+                        Deadline::afterMs(options.deadline.leftMs() / 2), why, isLost);
     }
   }
   if (agreed && !why.empty() && options.wish == GpuDirect::On) {
     agreed = Error{pealInvalidUsage, fmt::format("PEAL_GPU_DIRECT=on cannot be had: {}", why)};
   }
-  if (!agreed || !why.empty()) {
-    network.leaveGpu();
+  if (isLost) {
+    network.reset();  // before the slots, which its queue pairs may still be told to read
+  } else if (!agreed || !why.empty()) {
+    network->leaveGpu();
   }
   if (!agreed) {
     return agreed.error();
+  }
+  if (isLost) {
+    Result<std::unique_ptr<Endpoint>> another = options.connect();
+    if (!another) {
+      return another.error();
+    }
+    network = std::move(*another);
   }
   return why.empty() ? std::optional<ProxySlots>(std::move(*slots)) : std::nullopt;
 }

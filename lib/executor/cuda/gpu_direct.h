@@ -5,6 +5,8 @@
 //
 // Called by setup.cpp before the proxy starts. Not verified on hardware.
 #pragma once
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,11 +21,13 @@ enum class GpuDirect : int32_t { Auto, On, Off };  // PEAL_GPU_DIRECT
 struct GpuDirectOptions {
   GpuDirect wish = GpuDirect::Auto;
   Deadline deadline;
+  std::function<Result<std::unique_ptr<Endpoint>>()> connect;  // another network like the first; collective
 };
 
-// Collective. nullopt: they lie in host memory, and `why` says the reason. An error on one rank is one on
-// all: what all should have was wanted and cannot be, or the network was lost on trying it.
-Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, Endpoint& network,
+// Collective. nullopt: they lie in host memory, and `why` says the reason. A network that was lost on trying
+// it, on any rank, is replaced on all. An error on one rank is one on all: what all should have was wanted
+// and cannot be, or there is no other network; the first may be gone then (nullptr).
+Result<std::optional<ProxySlots>> placeSlots(Exchange& exchange, std::unique_ptr<Endpoint>& network,
                                              const std::vector<int>& peers, const ProxyOptions& proxy,
                                              const GpuDirectOptions& options, std::string& why);
 

@@ -43,8 +43,10 @@ Result<std::unique_ptr<Proxy>> Proxy::start(std::unique_ptr<Endpoint> network, c
   }
   proxy->memory_ = std::move(*memory);
   for (size_t i = 0; i < peers.size(); ++i) {
-    proxy->peers_[i].base = proxy->memory_.data() + boxesBytes(options.shape, i);
-    proxy->peers_[i].onDevice = proxy->memory_.deviceData() + boxesBytes(options.shape, i);
+    const size_t at = windowAt(options.shape, i);
+    proxy->peers_[i].base = proxy->memory_.data() + at;
+    proxy->peers_[i].onDevice = proxy->memory_.deviceData() + at;
+    proxy->peers_[i].outboxOffset = outboxAt(options.shape, peers.size(), i) - at;
   }
   try {
     proxy->thread_ = std::thread([self = proxy.get()] { self->run(); });
@@ -91,7 +93,10 @@ const Proxy::Peer& Proxy::served(int peerRank) const {
 }
 
 std::byte* Proxy::inbox(int peerRank) const { return served(peerRank).onDevice + inboxOffset(); }
-std::byte* Proxy::outbox(int peerRank) const { return served(peerRank).onDevice + outboxOffset(); }
+std::byte* Proxy::outbox(int peerRank) const {
+  const Peer& peer = served(peerRank);
+  return peer.onDevice + peer.outboxOffset;
+}
 uint64_t* Proxy::peerStopped(int peerRank) const {
   return reinterpret_cast<uint64_t*>(served(peerRank).onDevice);
 }
@@ -190,8 +195,8 @@ bool Proxy::pending() const {
   for (const Peer& peer : peers_) {
     for (int c = 0; c < options_.shape.channels; ++c) {
       const Channel& channel = peer.channels[static_cast<size_t>(c)];
-      const uint64_t tail = load(peer, outboxOffset() + options_.shape.tail(c));
-      const uint64_t released = load(peer, outboxOffset() + options_.shape.heads(c));
+      const uint64_t tail = load(peer, peer.outboxOffset + options_.shape.tail(c));
+      const uint64_t released = load(peer, peer.outboxOffset + options_.shape.heads(c));
       if (tail != channel.creditsBack || released != channel.creditsSent) {
         return true;
       }

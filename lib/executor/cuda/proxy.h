@@ -83,15 +83,20 @@ class Proxy {
 
   // What a slot of the network must hold.
   static size_t networkSlotBytes(const BoxShape& shape);
-  // How the boxes lie: of all peers, and those of the one with that index among them.
-  static constexpr size_t boxesBytes(const BoxShape& shape, size_t peers) {
-    return peers * (WindowShape::kInboxesAt + 2 * shape.boxBytes());
+  // How the boxes of `peers` lie, each at the peer's index among them: for every peer a window's beginning
+  // and the inbox, then, in pages of their own, the outboxes, which no network device writes.
+  static constexpr size_t kPageBytes = size_t{64} << 10;  // the largest of hosts
+  static constexpr size_t windowAt(const BoxShape& shape, size_t index) {
+    return index * (WindowShape::kInboxesAt + shape.boxBytes());
   }
   static constexpr size_t inboxAt(const BoxShape& shape, size_t index) {
-    return boxesBytes(shape, index) + WindowShape::kInboxesAt;
+    return windowAt(shape, index) + WindowShape::kInboxesAt;
   }
-  static constexpr size_t outboxAt(const BoxShape& shape, size_t index) {
-    return inboxAt(shape, index) + shape.boxBytes();
+  static constexpr size_t outboxAt(const BoxShape& shape, size_t peers, size_t index) {
+    return (windowAt(shape, peers) + kPageBytes - 1) / kPageBytes * kPageBytes + index * shape.boxBytes();
+  }
+  static constexpr size_t boxesBytes(const BoxShape& shape, size_t peers) {
+    return outboxAt(shape, peers, peers);
   }
 
   // For CommView, as kernels address them.
@@ -121,8 +126,9 @@ class Proxy {
   };
   struct Peer {
     int rank = 0;
-    std::byte* base = nullptr;  // host address: a window's beginning, the inbox, the outbox
+    std::byte* base = nullptr;  // host address: a window's beginning, the inbox
     std::byte* onDevice = nullptr;
+    size_t outboxOffset = 0;  // from there
     std::vector<Channel> channels;
     std::optional<Clock::time_point> blockedSince;  // the link has taken nothing since then
   };
@@ -161,7 +167,6 @@ class Proxy {
   // The beginning of a window, of which the stop word alone is in use: a peer's passages stay unknown
   // (zeros), as they lie in its device memory.
   size_t inboxOffset() const { return WindowShape::kInboxesAt; }
-  size_t outboxOffset() const { return inboxOffset() + options_.shape.boxBytes(); }
   // Whether the payload lies in its slot, at a place in its first 16 bytes (BoxShape::payloadBytes).
   bool fits(const Message& message) const {
     return message.address < 16 && message.bytes <= options_.shape.slotBytes - message.address;

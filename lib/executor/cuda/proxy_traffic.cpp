@@ -21,8 +21,8 @@ bool Proxy::forward(Peer& peer) {
 bool Proxy::forwardChannel(Peer& peer, int channel) {
   const BoxShape& shape = options_.shape;
   Channel& state = peer.channels[static_cast<size_t>(channel)];
-  const uint64_t tail = load(peer, outboxOffset() + shape.tail(channel));  // pairs with the kernel's
-  if (tail - state.creditsBack > static_cast<uint64_t>(shape.slots)) {     // release of the tail
+  const uint64_t tail = load(peer, peer.outboxOffset + shape.tail(channel));  // pairs with the kernel's
+  if (tail - state.creditsBack > static_cast<uint64_t>(shape.slots)) {        // release of the tail
     raise({{pealInternalError,
             fmt::format("{}: channel {} has posted {} messages to rank {}, which has released "
                         "{} and has {} slots",
@@ -35,7 +35,8 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
   header.channel = static_cast<uint32_t>(channel);
   while (state.forwarded < tail) {
     const int slot = static_cast<int>(state.forwarded % static_cast<uint64_t>(shape.slots));
-    std::memcpy(&header.message, peer.base + outboxOffset() + shape.message(channel, slot), sizeof(Message));
+    std::memcpy(&header.message, peer.base + peer.outboxOffset + shape.message(channel, slot),
+                sizeof(Message));
     header.isData = 1;
     header.number = state.forwarded + 1;
     if (!fits(header.message)) {
@@ -54,7 +55,7 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
     worked = true;
   }
   // Credits that no message took along.
-  if (load(peer, outboxOffset() + shape.heads(channel)) != state.creditsSent) {
+  if (load(peer, peer.outboxOffset + shape.heads(channel)) != state.creditsSent) {
     header.isData = 0;
     header.number = 0;
     header.message = {};
@@ -67,7 +68,7 @@ bool Proxy::forwardChannel(Peer& peer, int channel) {
 bool Proxy::post(Peer& peer, int channel, const Header& header, size_t slotAt) {
   Header complete = header;
   // Pairs with the kernel's release of its credits: it has read what lay in those slots.
-  complete.released = load(peer, outboxOffset() + options_.shape.heads(channel));
+  complete.released = load(peer, peer.outboxOffset + options_.shape.heads(channel));
   std::byte* const stage =
       network_->link(peer.rank).tryStage(sizeof header + (slots_ ? 0 : header.message.bytes));
   if (stage == nullptr || !handOver(peer, stage, complete, slotAt)) {
@@ -89,13 +90,13 @@ bool Proxy::handOver(Peer& peer, std::byte* stage, const Header& header, size_t 
   const size_t bytes = header.message.bytes;
   std::memcpy(stage, &header, sizeof header);
   if (slots_) {
-    const std::byte* const box = slots_->base + (peer.base + outboxOffset() - memory_.data());
+    const std::byte* const box = slots_->base + (peer.base + peer.outboxOffset - memory_.data());
     return link.tryPostCarrying(
         sizeof header, digest,
         {box + payloadAt, bytes, slots_->peerInboxes[static_cast<size_t>(peer.rank)] + payloadAt});
   }
   if (bytes > 0) {
-    std::memcpy(stage + sizeof header, peer.base + outboxOffset() + payloadAt, bytes);
+    std::memcpy(stage + sizeof header, peer.base + peer.outboxOffset + payloadAt, bytes);
   }
   link.post(sizeof header + bytes, digest);
   return true;
@@ -172,7 +173,7 @@ bool Proxy::checkHeader(const Peer& peer, const Header& header, size_t arrivedBy
   if (header.isData == 0) {
     return true;
   }
-  const uint64_t released = load(peer, outboxOffset() + shape.heads(static_cast<int>(header.channel)));
+  const uint64_t released = load(peer, peer.outboxOffset + shape.heads(static_cast<int>(header.channel)));
   if (header.number != state.received + 1 || header.number - released > static_cast<uint64_t>(shape.slots)) {
     return wrong(fmt::format("message {} after {}, with {} released and {} slots", header.number,
                              state.received, released, shape.slots));

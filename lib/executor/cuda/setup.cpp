@@ -88,8 +88,11 @@ Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const Devi
     return {};
   }
   const BoxShape& shape = resources.window.box;
-  Result<std::unique_ptr<Endpoint>> network = links.connectNetwork(
-      Proxy::networkSlotBytes(shape), std::min(shape.channels * shape.slots, kNetworkSlots));
+  const auto connect = [&] {
+    return links.connectNetwork(Proxy::networkSlotBytes(shape),
+                                std::min(shape.channels * shape.slots, kNetworkSlots));
+  };
+  Result<std::unique_ptr<Endpoint>> network = connect();
   if (!network) {
     return network.error();
   }
@@ -99,8 +102,6 @@ Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const Devi
       peers.push_back(rank);
     }
   }
-  sentence = fmt::format("; a proxy over {} to {} rank{} on other nodes", (*network)->name(), peers.size(),
-                         peers.size() > 1 ? "s" : "");
   const ProxyOptions proxied{.rank = options.rank,
                              .size = options.size,
                              .device = options.device,
@@ -111,7 +112,7 @@ Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const Devi
   const GpuDirect wish = configuredGpuDirect();
   std::string why;
   Result<std::optional<ProxySlots>> slots =
-      placeSlots(exchange, **network, peers, proxied, {wish, deadline}, why);
+      placeSlots(exchange, *network, peers, proxied, {wish, deadline, connect}, why);
   if (!slots) {
     return slots.error();
   }
@@ -119,7 +120,9 @@ Result<void> startProxy(Exchange& exchange, const DeviceLinks& links, const Devi
     log(LogLevel::Warn,
         fmt::format("{}: messages to other nodes go through host memory: {}", options.name, why));
   }
-  sentence += *slots ? ", between memory of GPUs" : fmt::format(", through host memory ({})", why);
+  sentence = fmt::format("; a proxy over {} to {} rank{} on other nodes, {}", (*network)->name(),
+                         peers.size(), peers.size() > 1 ? "s" : "",
+                         *slots ? "between memory of GPUs" : fmt::format("through host memory ({})", why));
   Result<std::unique_ptr<Proxy>> proxy = Proxy::start(std::move(*network), peers, proxied, std::move(*slots));
   if (proxy) {
     resources.proxy = std::move(*proxy);

@@ -32,8 +32,11 @@ class FakeGpu {
   std::byte* address(size_t offset = 0) const {
     return reinterpret_cast<std::byte*>(reinterpret_cast<uint64_t>(host_ + offset) | kGpuBit);
   }
-  GpuMemory withDmabuf() const { return {address(), kMemoryBytes, kGpu, file_.get(), ""}; }
-  GpuMemory withoutDmabuf() const { return {address(), kMemoryBytes, kGpu, -1, "the driver is too old"}; }
+  // Peers write the lower half; the upper one is sent.
+  GpuMemory withDmabuf() const { return {address(), kMemoryBytes, kMemoryBytes / 2, kGpu, file_.get(), ""}; }
+  GpuMemory withoutDmabuf() const {
+    return {address(), kMemoryBytes, kMemoryBytes / 2, kGpu, -1, "the driver is too old"};
+  }
 
  private:
   OwnedFd file_;
@@ -61,9 +64,9 @@ TEST(VerbsGpuMemory, ByADmabufElseAsPeerMemoryElseNotAtAll) {
     bool hasDmabuf, takesDmabuf, takesPeerMemory;
     size_t dmabufs, registrations;
   };
-  const Row rows[] = {{true, true, true, 2, 2},
-                      {true, false, true, 0, 2},
-                      {false, true, true, 0, 2},
+  const Row rows[] = {{true, true, true, 4, 4},  // two halves on two devices
+                      {true, false, true, 0, 4},
+                      {false, true, true, 0, 4},
                       {true, false, false, 0, 0},
                       {false, true, false, 0, 0}};
   for (const Row& row : rows) {
@@ -85,7 +88,7 @@ TEST(VerbsGpuMemory, ByADmabufElseAsPeerMemoryElseNotAtAll) {
           EXPECT_EQ(keys->size(), 2 * sizeof(uint32_t)) << "one for each port";
         } else {
           const std::string& text = keys.error().message;
-          for (const char* part : {"rxe-0", "GPU 3", "65536 bytes", "peer memory (Bad address)", "modprobe",
+          for (const char* part : {"rxe-0", "GPU 3", "32768 bytes", "peer memory (Bad address)", "modprobe",
                                    row.hasDmabuf ? "Operation not supported" : "the driver is too old"}) {
             EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
           }
@@ -99,18 +102,19 @@ TEST(VerbsGpuMemory, ByADmabufElseAsPeerMemoryElseNotAtAll) {
   }
 }
 
-TEST(VerbsGpuMemory, WhatTheSecondDeviceRefusesTheFirstForgets) {
+TEST(VerbsGpuMemory, WhatTheSecondHalfOrDeviceRefusesTheFirstForgets) {
   GpuMachines machines;
   machines.world.peerMemory = false;
   machines.run(4, [&](FabricRank& self) {
     ASSERT_TRUE(self.connected);
-    if (self.rank == 0) {
+    for (int call = 2; self.rank == 0 && call <= 4; ++call) {
       const FakeGpu gpu;
       const int alive = machines.world.alive();
-      machines.library(0).failOn("regDmabufMr", 2);
+      machines.library(0).failOn("regDmabufMr", call);
       const Result<Keys> keys = self.fabric->reachGpu(gpu.withDmabuf());
       ASSERT_FALSE(keys);
-      EXPECT_NE(keys.error().message.find("mlx-0"), std::string::npos) << keys.error().message;
+      EXPECT_NE(keys.error().message.find(call == 2 ? "rxe-0" : "mlx-0"), std::string::npos)
+          << keys.error().message;
       EXPECT_EQ(machines.world.alive(), alive);
     }
     self.meet();
@@ -121,7 +125,8 @@ TEST(VerbsGpuMemory, WhatTheSecondDeviceRefusesTheFirstForgets) {
 
 // Both ranks reach each other's GPU.
 struct CarryingRank {
-  explicit CarryingRank(FabricRank& fabricRank) : self(fabricRank) {}
+  explicit CarryingRank(FabricRank& fabricRank, uint32_t wrongBy = 0)
+      : self(fabricRank), keyOffset(wrongBy) {}
   void begin() {
     const Result<Keys> mine = self.fabric->reachGpu(gpu.withDmabuf());
     ASSERT_TRUE(mine) << mine.error().message;
@@ -136,9 +141,16 @@ struct CarryingRank {
     theirs.resize(theirs.size() - sizeof peerAddress);
     EXPECT_FALSE(self.fabric->peerGpu(1 - self.rank, Keys(theirs.begin(), theirs.begin() + 4)))
         << "keys for one port of two";
+    for (size_t at = 0; at < theirs.size(); at += sizeof(uint32_t)) {
+      uint32_t key = 0;
+      std::memcpy(&key, theirs.data() + at, sizeof key);
+      key += keyOffset;
+      std::memcpy(theirs.data() + at, &key, sizeof key);
+    }
     ASSERT_TRUE(self.fabric->peerGpu(1 - self.rank, theirs));
   }
   FabricRank& self;
+  const uint32_t keyOffset;  // added to the keys that the peer gave
   FakeGpu gpu;
   uint64_t peerAddress = 0;
 
@@ -239,24 +251,59 @@ TEST(VerbsGpuMemory, ARequestThatIsNotTakenIsMadeUpFor) {
   }
 }
 
-TEST(VerbsGpuMemory, OnlyWhatTheDevicesReachIsCarried) {
-  GpuMachines machines;
-  machines.run(2, [&](FabricRank& self) {
-    ASSERT_TRUE(self.connected);
-    CarryingRank rank(self);
-    rank.begin();
-    if (self.rank == 0) {
-      Link& link = self.link(1);
-      ASSERT_NE(link.tryStage(8), nullptr);
-      EXPECT_FALSE(link.tryPostCarrying(8, {}, {rank.gpu.address(kMemoryBytes - 10), 11, rank.peerAddress}));
+// Neither beyond the end nor what peers write.
+TEST(VerbsGpuMemory, OnlyWhatTheDevicesMaySendIsCarried) {
+  for (const size_t end : {kMemoryBytes, kMemoryBytes / 2}) {
+    GpuMachines machines;
+    machines.run(2, [&](FabricRank& self) {
+      ASSERT_TRUE(self.connected);
+      CarryingRank rank(self);
+      rank.begin();
+      if (self.rank == 0) {
+        Link& link = self.link(1);
+        ASSERT_NE(link.tryStage(8), nullptr);
+        EXPECT_FALSE(link.tryPostCarrying(8, {}, {rank.gpu.address(end - 10), 11, rank.peerAddress}));
+        ASSERT_TRUE(self.fabric->fault());
+        EXPECT_NE(self.fabric->fault()->error.message.find("11 bytes"), std::string::npos);
+        ++self.board.arrived;
+      } else {
+        EXPECT_TRUE(self.waitUntil([&] { return self.board.arrived.load() > 0; }));
+      }
+      self.fabric->leaveGpu();
+    });
+  }
+}
+
+// A peer that writes elsewhere than it was told: over the place's end, where only this rank's devices read,
+// or there with the key of that part, which nobody gave it (the fake library counts its keys).
+TEST(VerbsGpuMemory, WhatIsOnlySentNoPeerWrites) {
+  struct Row {
+    size_t at;
+    uint32_t keyOffset;
+  };
+  for (const Row& row : {Row{kMemoryBytes / 2 - 7, 0}, Row{kMemoryBytes - 8, 0}, Row{kMemoryBytes - 8, 1}}) {
+    GpuMachines machines;
+    machines.run(2, [&](FabricRank& self) {
+      ASSERT_TRUE(self.connected);
+      CarryingRank rank(self, row.keyOffset);
+      rank.begin();
+      std::fill(rank.gpu.host(), rank.gpu.host() + kMemoryBytes, static_cast<std::byte>(self.rank));
+      ASSERT_TRUE(self.exchange.allGather({}));
+      if (self.rank == 0) {
+        Link& link = self.link(1);
+        ASSERT_NE(link.tryStage(8), nullptr);
+        ASSERT_TRUE(
+            link.tryPostCarrying(8, {}, {rank.gpu.address(kMemoryBytes / 2), 8, rank.peerAddress + row.at}));
+      }
+      EXPECT_FALSE(self.waitUntil([] { return false; }));
       ASSERT_TRUE(self.fabric->fault());
-      EXPECT_NE(self.fabric->fault()->error.message.find("11 bytes"), std::string::npos);
-      ++self.board.arrived;
-    } else {
-      EXPECT_TRUE(self.waitUntil([&] { return self.board.arrived.load() > 0; }));
-    }
-    self.fabric->leaveGpu();
-  });
+      EXPECT_NE(self.fabric->fault()->error.message.find("is lost"), std::string::npos);
+      EXPECT_EQ(
+          std::count(rank.gpu.host(), rank.gpu.host() + kMemoryBytes, static_cast<std::byte>(self.rank)),
+          static_cast<std::ptrdiff_t>(kMemoryBytes));
+      self.fabric->leaveGpu();
+    });
+  }
 }
 
 }  // namespace
