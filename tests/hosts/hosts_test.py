@@ -110,13 +110,20 @@ class Launchers(HostsTest):
     def test_training_under_open_mpi(self):
         if hosts.shutil.which("mpirun.openmpi") is None:
             self.skipTest("Open MPI's mpirun is not installed (Debian package openmpi-bin)")
-        command = [TRAIN, "--text", TEXT, "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2",
-                   "--steps", "3", "--stage", "2", "--eval-every", "0"]
-        out = self.launched("mpirun.openmpi", "--mca", "plm_rsh_agent", "SHELL", "-H", "host0:1,host1:1", "-n", "2", *command)
-        alone = subprocess.run([*command, "--ranks", "2"], capture_output=True, text=True, timeout=LIMIT_S, check=True,
-                               env=clean_environment()).stdout
+        self.assert_trained("openmpi", 2, self.launched(
+            "mpirun.openmpi", "--mca", "plm_rsh_agent", "SHELL", "-H", "host0:1,host1:1", "-n", "2", *self.train_command()))
+
+    @staticmethod
+    def train_command():
+        return [TRAIN, "--text", TEXT, "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2",
+                "--steps", "3", "--stage", "2", "--eval-every", "0"]
+
+    def assert_trained(self, launcher, ranks, out):
+        """What the launcher's ranks printed ends with the weights of ranks that peal-train starts itself."""
+        alone = subprocess.run([*self.train_command(), "--ranks", str(ranks)], capture_output=True, text=True,
+                               timeout=LIMIT_S, check=True, env=clean_environment()).stdout
         weights = r"(?m)^weights [0-9a-f]{16} .*$"
-        self.assertRegex(out, r"ranks: 2 \(")
+        self.assertIn(f"ranks: {ranks} ({launcher})", out)
         self.assertEqual(re.findall(weights, out), re.findall(weights, alone))
         self.assertEqual(len(re.findall(weights, alone)), 1, alone)
 
@@ -142,43 +149,65 @@ class Launchers(HostsTest):
         self.assertRegex(out, r"on +host0 ")
         self.assertRegex(out, r"on +host1 ")
 
-    def check_variables(self, of_rank):
-        where = [0, 0, 1, 1]
+    def started_with(self, of_rank, command):
+        """The ends of four ranks on two hosts, each started with the variables of its launcher."""
         with Hosts(2) as made:
-            ranks = [made.start(host, [bench("all_reduce"), *self.COMMAND], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=clean_environment(**of_rank(rank, host, rank % 2)))
-                     for rank, host in enumerate(where)]
+            ranks = [made.start(host, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=clean_environment(**of_rank(rank, host, rank % 2)))
+                     for rank, host in enumerate([0, 0, 1, 1])]
             done = []
             for rank in ranks:
                 out, err = rank.communicate(timeout=LIMIT_S)
                 done.append(subprocess.CompletedProcess([], rank.returncode, out, err))
-            self.assert_right(done)
+            return done
+
+    def check_variables(self, launcher, of_rank):
+        self.assert_right(self.started_with(of_rank, [bench("all_reduce"), *self.COMMAND]))
+        trained = self.started_with(of_rank, self.train_command())
+        self.assertEqual([(one.returncode, one.stderr) for one in trained], [(0, "")] * 4)
+        self.assertEqual([one.stdout for one in trained[1:]], [""] * 3)
+        self.assert_trained(launcher, 4, trained[0].stdout)
+
+    def under_torchrun(self, *command):
+        """What two agents on two hosts print, with two ranks each. torchrun says which of them has rank 0."""
+        # What it writes to its error output is kept and shown: without these two Debian's version fails by itself.
+        torchrun = ["torchrun", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint",
+                    "host0:29500", "-r", "2", "-t", "2", "--no_python", *command]
+        with Hosts(2) as made, tempfile.TemporaryDirectory() as folder:
+            agents = [made.start(host, torchrun, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, env=clean_environment(TMPDIR=folder)) for host in range(2)]
+            said = [agent.communicate(timeout=LIMIT_S) for agent in agents]
+            self.assertEqual([agent.returncode for agent in agents], [0, 0], said)
+            return said[0][0] + said[1][0]
 
     def test_torchrun(self):
         if hosts.shutil.which("torchrun") is None:
             self.skipTest("torchrun is not installed (Debian package python3-torch)")
-        # What it writes to its error output is kept and shown: without these two Debian's version fails by itself.
-        command = ["torchrun", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint",
-                   "host0:29500", "-r", "2", "-t", "2", "--no_python", bench("all_reduce"), *self.COMMAND]
-        with Hosts(2) as made, tempfile.TemporaryDirectory() as folder:
-            agents = [made.start(host, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True, env=clean_environment(TMPDIR=folder)) for host in range(2)]
-            said = [agent.communicate(timeout=LIMIT_S) for agent in agents]
-            self.assertEqual([agent.returncode for agent in agents], [0, 0], said)
-            # torchrun says which of its agents has rank 0.
-            out = said[0][0] + said[1][0]
-            self.assertRegex(out, r"Out of bounds values : 0 OK")
-            self.assertRegex(out, r"on +host0 ")
-            self.assertRegex(out, r"on +host1 ")
+        out = self.under_torchrun(bench("all_reduce"), *self.COMMAND)
+        self.assertRegex(out, r"Out of bounds values : 0 OK")
+        self.assertRegex(out, r"on +host0 ")
+        self.assertRegex(out, r"on +host1 ")
+        self.assert_trained("torchrun", 4, self.under_torchrun(*self.train_command()))
 
     def test_torchruns_variables(self):
-        self.check_variables(lambda rank, host, local: {
+        self.check_variables("torchrun", lambda rank, host, local: {
             "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "host0", "MASTER_PORT": "29500"})
 
+    def test_srun(self):
+        """Where this machine belongs to a Slurm cluster; its ranks are not in the hosts that are made here."""
+        if hosts.shutil.which("srun") is None:
+            self.skipTest("srun is not installed (Debian package slurm-client)")
+        srun = ["srun", "--immediate=5", "-n", "2", "--overcommit"]
+        if subprocess.run([*srun, "true"], capture_output=True, timeout=LIMIT_S, check=False).returncode != 0:
+            self.skipTest("srun starts nothing here: no cluster answers")
+        done = subprocess.run([*srun, *self.train_command()], capture_output=True, text=True, timeout=LIMIT_S, check=False,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assert_trained("slurm", 2, done.stdout)
+
     def test_slurms_variables(self):
-        self.check_variables(lambda rank, host, local: {
+        self.check_variables("slurm", lambda rank, host, local: {
             "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4",
             "SLURM_LOCALID": str(local), "SLURM_NODEID": str(host), "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
             "SLURM_STEP_NODELIST": "host[0-1]"})
