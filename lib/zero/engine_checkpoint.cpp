@@ -153,8 +153,9 @@ class Engine::State : public checkpoint::State {
     return {};
   }
 
+  Result<void> stored() override { return engine_.collectives_->finish(); }
+
   Result<void> restored(uint64_t step) override {
-    PEAL_TRY(engine_.collectives_->finish());
     engine_.weights_.forgetGathered();
     for (size_t index = layout().buckets.size(); index-- > 0;) {
       PEAL_TRY(engine_.weights_.gatherUpdated(index, pealZeroInspect));

@@ -2,38 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <string>
 
+#include "lib/zero/digest.h"
 #include "lib/zero/engine.h"
 #include "lib/zero/planner.h"
 
 namespace peal::zero {
 namespace {
-
-// FNV-1a, 64 bits: ranks compare it, nobody attacks it.
-class Digest {
- public:
-  void add(uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte) {
-      addByte(static_cast<uint8_t>(value >> (8 * byte)));
-    }
-  }
-  void add(double value) { add(std::bit_cast<uint64_t>(value)); }
-  void add(const std::string& text) {
-    add(uint64_t{text.size()});
-    for (const char character : text) {
-      addByte(static_cast<uint8_t>(character));
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  void addByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
-  uint64_t value_ = 0xcbf29ce484222325u;
-};
 
 // What a rank tells the others before anything else is sent.
 struct Statement {

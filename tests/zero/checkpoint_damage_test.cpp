@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/zero/before.h"
 #include "tests/zero/breadth.h"
 #include "tests/zero/checkpoint_support.h"
 
@@ -236,6 +237,34 @@ TEST(Refusals, OneRanksFailureIsOfAll) {
     }
     trainer.engine().load(directory / "a");
     EXPECT_EQ(trainer.step().step, 3u);
+  });
+}
+
+// One rank's memory is not what it loaded when the ranks compare: after what was read, in the second of the
+// load's three votes.
+TEST(Refusals, ReplicasThatLoadedOtherValuesAreNamedOnAllRanks) {
+  const CheckpointDirectory directory;
+  saveModel(directory / "a", 1, 0);
+  onRanks(3, [&](int rank, pealComm_t comm) {
+    Trainer trainer(comm, rank, checkpointOptions(0), unevenShape());
+    Engine& engine = trainer.engine();
+    engine.enter(2, pealZeroForward);
+    auto* const weights = const_cast<uint16_t*>(engine.weights(5));  // at stage 0 they stay where they are
+    engine.leave(2, pealZeroForward);
+    int votes = 0;
+    {
+      const Before before(engine.handle(), [&](Kind kind) {
+        votes += kind == Kind::Other ? 1 : 0;
+        if (rank == 1 && votes == 2) {
+          weights[77] ^= 1;
+        }
+      });
+      const std::string why = failureOf(pealInternalError, [&] { engine.load(directory / "a"); });
+      EXPECT_CONTAINS(why, "ranks 0 and 1 hold the same elements but loaded other values for them");
+      EXPECT_CONTAINS(why, "the engine holds a part of ");
+      EXPECT_EQ(votes, 3);
+    }
+    EXPECT_CONTAINS(failureOf(pealInternalError, [&] { trainer.step(); }), "can only be destroyed");
   });
 }
 

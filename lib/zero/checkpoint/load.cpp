@@ -10,6 +10,7 @@
 #include "lib/reduce/adamw.h"
 #include "lib/zero/checkpoint/crc32c.h"
 #include "lib/zero/checkpoint/reader.h"
+#include "lib/zero/digest.h"
 
 namespace peal::zero::checkpoint {
 namespace {
@@ -170,12 +171,15 @@ Result<void> readAll(const Plan& plan, State* target) {
   return {};
 }
 
+// Two ranks with different shares that have the same of these could never load the checkpoint.
 uint64_t digestRanges(const State& state) {
-  uint32_t digest = 0;
+  Digest digest;
   for (const Stretch& stretch : state.held()) {
-    digest = crc32c(digest, &stretch, sizeof stretch);
+    digest.add(stretch.parameter);
+    digest.add(stretch.begin);
+    digest.add(stretch.elements);
   }
-  return digest;
+  return digest.value();
 }
 
 Result<uint64_t> digestValues(const State& state) {
@@ -274,8 +278,13 @@ Result<void> load(Collectives& collectives, State& state, const std::string& pat
     }
   }
   spoiled = Spoiled::Yes;
-  const Result<void> changed = guarded([&] { return readAll(*plan, &state); });
-  const Result<std::vector<VoteValues>> ranges = vote(collectives, changed, {digestRanges(state)});
+  uint64_t held = 0;
+  const Result<void> changed = guarded([&]() -> Result<void> {
+    PEAL_TRY(readAll(*plan, &state));
+    held = digestRanges(state);
+    return state.stored();
+  });
+  const Result<std::vector<VoteValues>> ranges = vote(collectives, changed, {held});
   if (!ranges) {
     return ranges.error();
   }

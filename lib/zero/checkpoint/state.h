@@ -45,7 +45,9 @@ class State {
   virtual Result<void> fetch(Stream stream, const Stretch& stretch, void* to) const = 0;
   // Weight comes after Master, if the checkpoint has it; without it weights are their masters' rounding.
   virtual Result<void> store(Stream stream, const Stretch& stretch, const void* from) = 0;
-  // Everything held is stored: the engine continues after `step` updates. Collective.
+  // Everything held is stored here: an error of this rank alone, before the others go on to restored().
+  virtual Result<void> stored() = 0;
+  // And on all ranks: the engine continues after `step` updates. Collective.
   virtual Result<void> restored(uint64_t step) = 0;
 };
 
