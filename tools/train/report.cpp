@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tools/common/plot.h"
@@ -223,6 +225,39 @@ nlohmann::json Reporter::printSpeed(const Summary& summary) {
           {"predictedExposedSeconds", speed.predictedExposedSeconds}};
 }
 
+nlohmann::json Reporter::printRanks(const Summary& summary) {
+  nlohmann::json ranks = nlohmann::json::array();
+  double least[3] = {INFINITY, INFINITY, INFINITY}, most[3] = {};
+  for (const RankFigures& rank : summary.ranks) {
+    const OwnSteps& own = rank.steps;
+    const double tokens = static_cast<double>(own.tokens) / own.seconds;
+    const double figures[] = {tokens, 6 * static_cast<double>(summary.parameters) * tokens,
+                              hiddenShare(own.communicationSeconds, own.waitSeconds)};
+    for (size_t i = 0; i < std::size(figures); ++i) {
+      least[i] = std::min(least[i], figures[i]);
+      most[i] = std::max(most[i], figures[i]);
+    }
+    nlohmann::json told = {{"residentBytes", rank.residentBytes},
+                           {"residentPlannedBytes", rank.residentPlannedBytes}};
+    if (own.steps > 0) {
+      const auto steps = static_cast<double>(own.steps);
+      told.update({{"tokensPerSecond", figures[0]},
+                   {"flopsPerSecond", figures[1]},
+                   {"hiddenShare", figures[2]},
+                   {"secondsPerStep", own.seconds / steps},
+                   {"communicationSecondsPerStep", own.communicationSeconds / steps},
+                   {"waitSecondsPerStep", own.waitSeconds / steps}});
+    }
+    ranks.push_back(told);
+  }
+  if (summary.ranks.size() > 1 && summary.ranks[0].steps.steps > 0) {
+    fmt::print(
+        "all {} ranks: {:.0f} to {:.0f} tokens/s, {:.3g} to {:.3g} FLOP/s, {:.0f} to {:.0f} % hidden\n",
+        summary.ranks.size(), least[0], most[0], least[1], most[1], 100 * least[2], 100 * most[2]);
+  }
+  return ranks;
+}
+
 void Reporter::printMemory(const Summary& summary) {
   fmt::print("\n{:<34} {:>15} {:>15}\n", fmt::format("memory of rank {} [bytes]", context_.rank), "measured",
              "planned");
@@ -244,8 +279,8 @@ void Reporter::printMemory(const Summary& summary) {
   }
   if (options_.device == ComputeDevice::Host) {  // else it is the device's
     fmt::print("  {:<32} {:>15} {:>15}  the planned sum of the above and of first values\n",
-               "resident with engine and model", grouped(summary.residentBytes),
-               grouped(summary.residentPlannedBytes));
+               "resident with engine and model", grouped(summary.ranks[0].residentBytes),
+               grouped(summary.ranks[0].residentPlannedBytes));
   }
 }
 
@@ -278,7 +313,7 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
   fmt::print("training took {:.1f} s: {} tokens, {:.0f} per second\n", summary.trainingSeconds,
              grouped(tokens),
              summary.trainingSeconds > 0 ? static_cast<double>(tokens) / summary.trainingSeconds : 0);
-  const nlohmann::json speed = printSpeed(summary);
+  const nlohmann::json speed = printSpeed(summary), ranks = printRanks(summary);
   printMemory(summary);
   printSent(summary);
   fmt::print("\nheld-out loss {:.4f} nats per character on all {} held-out characters\n", summary.heldOutLoss,
@@ -323,8 +358,7 @@ void Reporter::end(const Summary& summary, const std::string& reason) {
                   {"memory", memory},
                   {"modelStateBytes", summary.modelStateBytes},
                   {"modelStateFormulaBytes", summary.modelStateFormulaBytes},
-                  {"residentBytes", summary.residentBytes},
-                  {"residentPlannedBytes", summary.residentPlannedBytes},
+                  {"ranks", ranks},
                   {"workspaceBytes", summary.workspaceBytes},
                   {"workspaceFormulaBytes", summary.workspaceFormulaBytes},
                   {"ranksWithOtherMemory", summary.ranksWithOtherMemory},

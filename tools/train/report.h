@@ -34,6 +34,13 @@ struct SentLine {
   bool agrees() const { return elements == elementsFormula && bytes == bytesFormula; }
 };
 
+// Of one rank.
+struct RankFigures {
+  OwnSteps steps;
+  // What engine and model made resident, at most, beside the sum of all their figures.
+  uint64_t residentBytes, residentPlannedBytes;
+};
+
 struct Summary {
   uint64_t steps, stepsHere;  // with those before a checkpoint, and without
   double trainingSeconds;     // without evaluation and samples
@@ -42,9 +49,8 @@ struct Summary {
   std::vector<MemoryLine> memory;  // of this rank
   uint64_t modelStateBytes;        // measured, and the formula's figure
   uint64_t modelStateFormulaBytes;
-  uint64_t ranksWithOtherMemory;  // ranks whose arenas differ from the planner's
-  // What engine and model made resident, at most, beside the sum of all their figures.
-  uint64_t residentBytes, residentPlannedBytes;
+  uint64_t ranksWithOtherMemory;                   // ranks whose arenas differ from the planner's
+  std::vector<RankFigures> ranks;                  // of all
   uint64_t workspaceBytes, workspaceFormulaBytes;  // the model's own memory: not the engine's, but beside it
   pealZeroPlanInput_t planned;                     // of this rank
   pealZeroPlan_t plan;
@@ -100,6 +106,7 @@ class Reporter {
 
  private:
   nlohmann::json printSpeed(const Summary& summary);
+  nlohmann::json printRanks(const Summary& summary);
   void printMemory(const Summary& summary);
   void printSent(const Summary& summary);
   void draw(const Summary& summary);

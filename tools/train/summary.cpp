@@ -142,11 +142,12 @@ Summary summarize(const TrainOptions& options, const Text& text, const tools::Ra
   summary.workspaceFormulaBytes = static_cast<uint64_t>(std::llround(
       workspaceBytesFor(trainer.model().shape(), options.batch, options.activations, options.device)));
   agrees = agrees && summary.modelStateBytes == summary.modelStateFormulaBytes;
-  summary.residentBytes = residentMemory().peakBytes - trainer.residentBefore().nowBytes;
-  summary.residentPlannedBytes = summary.workspaceFormulaBytes + firstValueBytes(summary.parameters, context);
+  RankFigures mine{trainer.ownSteps(), residentMemory().peakBytes - trainer.residentBefore().nowBytes,
+                   summary.workspaceFormulaBytes + firstValueBytes(summary.parameters, context)};
   for (const MemoryLine& line : summary.memory) {
-    summary.residentPlannedBytes += line.plannedBytes;
+    mine.residentPlannedBytes += line.plannedBytes;
   }
+  summary.ranks = trainer.gathered(mine);
   summary.ranksWithOtherMemory = trainer.sumOverRanks(agrees ? 0 : 1);
 
   summary.fused = trainer.engine().fusedStatus();

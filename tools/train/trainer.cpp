@@ -172,10 +172,7 @@ void Trainer::save() {
 }
 
 void Trainer::agree() {
-  const uint64_t mine = fingerprint(options_, text_);
-  std::vector<uint64_t> all(static_cast<size_t>(context_.size));
-  tools::check(pealAllGather(&mine, all.data(), 1, pealUint64, context_.comm, nullptr), "pealAllGather",
-               context_.comm);
+  const std::vector<uint64_t> all = gathered(fingerprint(options_, text_));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
       throw tools::ToolError(fmt::format(
@@ -184,6 +181,11 @@ void Trainer::agree() {
           rank, all[rank], all[0]));
     }
   }
+}
+
+void Trainer::gather(const void* mine, void* all, size_t sizeBytes) {
+  tools::check(pealAllGather(mine, all, sizeBytes, pealUint8, context_.comm, nullptr), "pealAllGather",
+               context_.comm);
 }
 
 void Trainer::addOverRanks(std::vector<double>& values) {
@@ -254,6 +256,13 @@ StepResult Trainer::tracedStep(bool askStop) {
   result.loss = sums[0] / std::max(sums[3], 1.0);
   result.stopAsked = sums[2] > 0;
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (stepsHere() > 0) {
+    ++ownSteps_.steps;
+    ownSteps_.tokens += tokens;
+    ownSteps_.seconds += result.seconds;
+    ownSteps_.communicationSeconds += result.report.communicationSeconds;
+    ownSteps_.waitSeconds += result.report.waitSeconds;
+  }
   ++stepsDone_;
   return result;
 }

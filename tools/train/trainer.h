@@ -2,6 +2,7 @@
 // same order on every rank: every function but the constants is collective.
 #pragma once
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "peal/zero.hpp"
@@ -22,6 +23,12 @@ struct StepResult {
   double seconds;
   bool stopAsked;  // some rank asked
   pealZeroReport_t report;
+};
+
+// Of this rank, over all its steps but the first, which has what the start left.
+struct OwnSteps {
+  uint64_t steps, tokens;
+  double seconds, communicationSeconds, waitSeconds;
 };
 
 // For gradients and weights since the start: over all ranks or inside shard groups, and between those.
@@ -73,8 +80,17 @@ class Trainer {
   // By all ranks: for training, and elements for evaluation and samples.
   Sent sentTraining();
   uint64_t sentEvaluating() { return sumOverRanks(evaluation_.elements); }
+  const OwnSteps& ownSteps() const { return ownSteps_; }
   uint64_t replicaChecks() const { return replicaChecks_; }  // so far; one that fails throws
   uint64_t sumOverRanks(uint64_t value);
+  // Of all ranks. Collective.
+  template <class T>
+  std::vector<T> gathered(const T& mine) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> all(static_cast<size_t>(context_.size));
+    gather(&mine, all.data(), sizeof mine);
+    return all;
+  }
 
   const Model& model() const { return model_; }
   ComputeNames computeNames() const { return (cuda_ ? *cuda_ : hostCompute()).names(); }
@@ -85,6 +101,7 @@ class Trainer {
 
  private:
   void agree();
+  void gather(const void* mine, void* all, size_t sizeBytes);
   void checkReplicas(uint64_t step);
   StepResult tracedStep(bool askStop);
   double scoreWindows(const std::vector<size_t>& windows, size_t length);
@@ -106,6 +123,7 @@ class Trainer {
   EngineParameters access_;
   std::vector<uint32_t> inputs_, targets_;  // batch × context
   uint64_t stepsDone_ = 0;
+  OwnSteps ownSteps_{};
   uint64_t replicaChecks_ = 0;
   Sent evaluation_{};                    // by this rank outside steps
   Sent gatheredAhead_{};                 // of that, since the last step, what the next one need not send
