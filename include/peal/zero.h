@@ -238,6 +238,14 @@ PEAL_API pealResult_t pealZeroKeepUnit(pealZero_t zero, int unit);
  * Needed on rank 0, ignored on the others. Not for tied names, nor with initialValues 0. */
 PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values);
 
+/* Writes elements [first, first + count) of a parameter's first values to values. */
+typedef void (*pealZeroFill_t)(void* user, uint64_t first, uint64_t count, float* values);
+/* The same where the values are not all in memory at once (fp32 of 7e9 parameters are 28 GB): pealZeroSeal
+ * calls fill on rank 0, on its thread, for at most 1048576 elements at a time, each once and in their order,
+ * parameter by parameter in no order that is promised. It must not call this engine. Takes the place of
+ * pealZeroSetInitial, and that of it: the later call counts. */
+PEAL_API pealResult_t pealZeroSetInitialFunction(pealZero_t zero, int id, pealZeroFill_t fill, void* user);
+
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything
  * that grows with the model, and gives every rank rank 0's values. Without parameters, or without first
  * values on rank 0, it fails on all ranks and changes nothing: mend that, and call it again on all. Later

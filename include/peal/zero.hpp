@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <initializer_list>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "peal/element.hpp"
 #include "peal/zero.h"
 
 namespace peal::zero {
@@ -22,11 +22,9 @@ namespace peal::zero {
 inline namespace face {
 
 // A failed call: the code and the sentence.
-class Failure : public std::runtime_error {
+class Failure : public peal::Error {
  public:
-  Failure(pealResult_t failedWith, const std::string& sentence)
-      : std::runtime_error(sentence), code(failedWith) {}
-  const pealResult_t code;
+  using peal::Error::Error;
 };
 
 inline pealZeroOptions_t defaultOptions() { return PEAL_ZERO_OPTIONS_INITIALIZER; }
@@ -100,6 +98,10 @@ class Engine {
   // On GPUs: the CUDA stream on which the caller computes.
   void setStream(pealStream_t stream) { check(pealZeroSetStream(zero_, stream)); }
   void setInitial(int id, const float* values) { check(pealZeroSetInitial(zero_, id, values)); }
+  // Values that seal() asks for, piece by piece.
+  void setInitial(int id, pealZeroFill_t fill, void* user) {
+    check(pealZeroSetInitialFunction(zero_, id, fill, user));
+  }
   // The parameter's elements, to be kept until seal().
   void setInitial(int id, std::span<const float> values) {
     uint64_t elements = 0;

@@ -111,8 +111,16 @@ pealResult_t pealZeroSetStream(pealZero_t zero, pealStream_t stream) {
 }
 
 pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* values) {
-  return call(zero, __func__, values, "values",
-              [&](Engine& engine) { return engine.setInitial(id, values); });
+  return call(zero, __func__, values, "values", [&](Engine& engine) {
+    return engine.setInitial(id, {values, nullptr, nullptr});
+  });
+}
+
+pealResult_t pealZeroSetInitialFunction(pealZero_t zero, int id, pealZeroFill_t fill, void* user) {
+  if (fill == nullptr) {
+    return call(zero, __func__, [](Engine&) -> Result<void> { return nullArgument("fill"); });
+  }
+  return call(zero, __func__, [&](Engine& engine) { return engine.setInitial(id, {nullptr, fill, user}); });
 }
 
 pealResult_t pealZeroSeal(pealZero_t zero) {

@@ -22,6 +22,15 @@
 
 namespace peal::zero {
 
+// Where rank 0 has a parameter's first values from: an array, or a function that writes them.
+struct InitialValues {
+  const float* values = nullptr;
+  pealZeroFill_t fill = nullptr;
+  void* user = nullptr;
+  bool areGiven() const { return values != nullptr || fill != nullptr; }
+  void copy(uint64_t first, uint64_t count, float* to) const;
+};
+
 class Engine {
  public:
   // As far as they do not depend on the communicator.
@@ -35,7 +44,7 @@ class Engine {
   Result<int> addParameter(const pealZeroParameter_t& described);
   Result<void> keepUnit(int unit);
   Result<void> setStream(pealStream_t stream);
-  Result<void> setInitial(int id, const float* values);
+  Result<void> setInitial(int id, const InitialValues& values);
   Result<void> seal();
 
   Result<void> enter(int unit, pealZeroPass_t pass);
@@ -131,10 +140,10 @@ class Engine {
   pealZeroOptions_t options_;
   std::vector<Group> groups_;
   std::vector<Parameter> registered_;
-  std::vector<bool> kept_;             // per unit
-  std::vector<const float*> initial_;  // per parameter, until seal
-  std::vector<float> staging_;         // of the first values, in seal
-  bool isSealing_ = false;             // or was once: the ranks have something in common
+  std::vector<bool> kept_;              // per unit
+  std::vector<InitialValues> initial_;  // per parameter, until seal
+  std::vector<float> staging_;          // of the first values, in seal
+  bool isSealing_ = false;              // or was once: the ranks have something in common
   bool sealed_ = false;
   std::vector<bool> closed_;       // per unit: its gradients of this micro-batch are complete
   std::optional<Error> rejected_;  // the ranks disagree

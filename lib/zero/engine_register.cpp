@@ -116,7 +116,7 @@ Result<int> Engine::addParameter(const pealZeroParameter_t& described) {
     kept_.push_back(false);
   }
   registered_.push_back(std::move(*parameter));
-  initial_.push_back(nullptr);
+  initial_.emplace_back();
   return static_cast<int>(registered_.size()) - 1;
 }
 
@@ -224,7 +224,7 @@ Result<void> Engine::keepUnit(int unit) {
   return {};
 }
 
-Result<void> Engine::setInitial(int id, const float* values) {
+Result<void> Engine::setInitial(int id, const InitialValues& values) {
   PEAL_TRY(checkUsable());
   const Result<size_t> index = parameterIndex(id);
   if (!index) {

@@ -70,7 +70,7 @@ Result<void> Engine::checkComplete() const {
   }
   const bool isNeeded = options_.initialValues != 0 && collectives_->rank() == 0;
   for (size_t id = 0; id < registered_.size() && isNeeded; ++id) {
-    if (initial_[id] == nullptr && registered_[id].role != Role::Alias) {
+    if (!initial_[id].areGiven() && registered_[id].role != Role::Alias) {
       return Error{pealInvalidUsage,
                    fmt::format("parameter {} (\"{}\") has no first values: call pealZeroSetInitial for it on "
                                "rank 0, then pealZeroSeal again on all ranks",
@@ -282,6 +282,14 @@ Result<void> Engine::broadcastInitial() {
   return {};
 }
 
+void InitialValues::copy(uint64_t first, uint64_t count, float* to) const {
+  if (fill != nullptr) {
+    fill(user, first, count, to);
+  } else {
+    std::copy_n(values + first, count, to);
+  }
+}
+
 // Pieces of the bucket through a staging buffer of bounded size, since no rank has room for all in fp32.
 Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
   const Layout& layout = model_.layout;
@@ -294,7 +302,7 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
         const uint64_t from = std::max(begin, parameterBegin);
         const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
         if (from < to) {
-          std::copy_n(initial_[id] + (from - parameterBegin), to - from, piece.data() + (from - begin));
+          initial_[id].copy(from - parameterBegin, to - from, piece.data() + (from - begin));
         }
       }
     }

@@ -62,7 +62,7 @@ std::string failureOf(pealResult_t expected, const Body& body) {
   try {
     body();
   } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code, expected) << failure.what();
+    EXPECT_EQ(failure.code(), expected) << failure.what();
     return failure.what();
   }
   ADD_FAILURE() << "did not fail";

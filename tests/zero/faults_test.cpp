@@ -131,7 +131,7 @@ TEST(Missing, AsAnErrorNamesTheParameter) {
       trainer.step();
       ADD_FAILURE() << "a missing gradient was accepted";
     } catch (const Failure& failure) {
-      EXPECT_EQ(failure.code, pealInvalidUsage);
+      EXPECT_EQ(failure.code(), pealInvalidUsage);
       EXPECT_NE(std::strstr(failure.what(), "\"p5\""), nullptr) << failure.what();
     }
   });
@@ -419,7 +419,7 @@ TEST(Disagreement, LearningRatesAndNoTokens) {
           trainer.step(rank == 2 ? other : 0.01);
           ADD_FAILURE() << "different learning rates were accepted on rank " << rank;
         } catch (const Failure& failure) {
-          EXPECT_EQ(failure.code, pealInvalidUsage);
+          EXPECT_EQ(failure.code(), pealInvalidUsage);
           EXPECT_NE(std::strstr(failure.what(), "different learning rates"), nullptr) << failure.what();
         }
       });
@@ -432,7 +432,7 @@ TEST(Disagreement, LearningRatesAndNoTokens) {
       trainer.step();
       ADD_FAILURE() << "a step without tokens was accepted on rank " << rank;
     } catch (const Failure& failure) {
-      EXPECT_EQ(failure.code, pealInvalidArgument);
+      EXPECT_EQ(failure.code(), pealInvalidArgument);
       EXPECT_NE(std::strstr(failure.what(), "no rank had a token"), nullptr) << failure.what();
     }
   });
@@ -490,7 +490,7 @@ TEST(Leaving, ARankThatGivesUpIsNoticed) {
         trainer.step();
         ADD_FAILURE() << "the step went on without rank 1, at stage " << stage;
       } catch (const Failure& failure) {
-        EXPECT_EQ(failure.code, pealRemoteError) << failure.what();
+        EXPECT_EQ(failure.code(), pealRemoteError) << failure.what();
       }
       const pealResult_t again = pealZeroEndMicroBatch(trainer.engine().handle());
       EXPECT_EQ(again, pealRemoteError);

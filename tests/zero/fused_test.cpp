@@ -439,7 +439,7 @@ TEST(Fused, ARankThatGivesUpInTheMiddleIsNoticed) {
         trainer.step();
         ADD_FAILURE() << "the step went on without rank 1, at stage " << stage;
       } catch (const Failure& failure) {
-        EXPECT_EQ(failure.code, pealRemoteError) << failure.what();
+        EXPECT_EQ(failure.code(), pealRemoteError) << failure.what();
       }
       EXPECT_EQ(pealZeroEndMicroBatch(trainer.engine().handle()), pealRemoteError);
     });

@@ -386,7 +386,7 @@ TEST(Registration, FirstValuesAreAsManyAsElements) {
       engine.setInitial(id, std::vector<float>(7));
       ADD_FAILURE() << "did not fail";
     } catch (const Failure& failure) {
-      EXPECT_EQ(failure.code, pealInvalidArgument);
+      EXPECT_EQ(failure.code(), pealInvalidArgument);
       EXPECT_NE(std::strstr(failure.what(), "has 8 elements, and there are 7 values"), nullptr)
           << failure.what();
     }
@@ -396,6 +396,54 @@ TEST(Registration, FirstValuesAreAsManyAsElements) {
     std::vector<float> read(8);
     engine.read(id, pealZeroMaster, read.data());
     EXPECT_EQ(read, values);
+  });
+}
+
+// First values that a function writes, piece by piece, on rank 0 alone.
+struct Asked {
+  uint64_t next = 0;
+  bool inOrder = true;
+  static float value(uint64_t element) { return static_cast<float>(element % 251) / 64; }
+  static void fill(void* user, uint64_t first, uint64_t count, float* values) {
+    auto& asked = *static_cast<Asked*>(user);
+    asked.inOrder = asked.inOrder && first == asked.next && count > 0 && count <= uint64_t{1} << 20;
+    asked.next += count;
+    for (uint64_t i = 0; i < count; ++i) {
+      values[i] = value(first + i);
+    }
+  }
+};
+
+TEST(InitialFunction, GivesEachElementOnceAndInOrder) {
+  constexpr uint64_t kMany = (uint64_t{2} << 20) + 77;
+  onRanks(2, [](int rank, pealComm_t comm) {
+    Engine engine(comm, defaultOptions());
+    Asked many, few;
+    const float replaced[5] = {};
+    const int large = engine.addParameter("large", kMany, 0, pealZeroDecay);
+    const int small = engine.addParameter("small", 5, 0, pealZeroDecay);
+    engine.setInitial(large, &Asked::fill, &many);
+    engine.setInitial(small, replaced);
+    engine.setInitial(small, &Asked::fill, &few);
+    EXPECT_EQ(pealZeroSetInitialFunction(engine.handle(), small, nullptr, nullptr), pealInvalidArgument);
+    EXPECT_NE(std::string(pealZeroGetLastError(engine.handle())).find("fill is NULL"), std::string::npos);
+    engine.seal();
+    EXPECT_TRUE(many.inOrder && few.inOrder);
+    EXPECT_EQ(many.next, rank == 0 ? kMany : 0);
+    EXPECT_EQ(few.next, rank == 0 ? 5U : 0);
+    std::vector<float> values(kMany);
+    engine.read(large, pealZeroMaster, values.data());
+    for (uint64_t i = 0; i < kMany; ++i) {
+      ASSERT_EQ(values[i], Asked::value(i)) << i;
+    }
+    // Errors of the engine are errors of peal.
+    try {
+      engine.setInitial(large, &Asked::fill, &many);
+      FAIL() << "after the seal";
+    } catch (const peal::Error& error) {
+      EXPECT_EQ(error.code(), pealInvalidUsage);
+      EXPECT_NE(std::string(error.what()).find("come too late"), std::string::npos) << error.what();
+    }
   });
 }
 
