@@ -41,10 +41,11 @@ def start_on(made, host, command, **environment):
 IN_PLACE = {"gloo halving_doubling"}
 
 
-def peal(made, program, mode, name="peal"):
+def peal(made, program, mode, transport, name="peal"):
     def start(ranks, control, meeting):
         return [start_on(made, rank, [program, mode, control, meeting], PEAL_RANK=str(rank), PEAL_SIZE=str(ranks),
-                         PEAL_ROOT=f"host0:{hosts.ROOT_PORT}", PEAL_LOCAL_RANK="0", PEAL_LOCAL_SIZE="1")
+                         PEAL_ROOT=f"host0:{hosts.ROOT_PORT}", PEAL_LOCAL_RANK="0", PEAL_LOCAL_SIZE="1",
+                         PEAL_TRANSPORT=transport)
                 for rank in range(ranks)]
     return contenders.Contender(name if mode == "plain" else f"{name} {mode}", "peal", {mode}, start)
 
@@ -68,11 +69,11 @@ def gloo(made, program, algorithm):
     return contenders.Contender(f"gloo {algorithm}", "peer", set(), start)
 
 
-def entrants(made, build, against, say):
+def entrants(made, build, against, transport, say):
     built = contenders.peer_drivers(build, ["Open MPI", "gloo"], say)
-    found = [peal(made, os.path.join(build, "bench", "peers", "driver_peal"), mode) for mode in ("plain", "in-place")]
+    found = [peal(made, os.path.join(build, "bench", "peers", "driver_peal"), mode, transport) for mode in ("plain", "in-place")]
     for name, program in (one.split("=", 1) for one in against):
-        found += [peal(made, os.path.abspath(program), mode, f"peal {name}") for mode in ("plain", "in-place")]
+        found += [peal(made, os.path.abspath(program), mode, transport, f"peal {name}") for mode in ("plain", "in-place")]
     if "Open MPI" in built:
         found += [open_mpi(made, built["Open MPI"], variant) for variant in OPEN_MPI_FLAGS]
     if "gloo" in built:
@@ -150,6 +151,7 @@ def main():
     parser = argparse.ArgumentParser(description="peal beside Open MPI and gloo between two hosts of one machine.")
     parser.add_argument("--build", default=os.path.join(contenders.ROOT, "build", "release"), help="peal's build folder")
     parser.add_argument("--no-build", action="store_true", help="take what is in the build folder")
+    parser.add_argument("--transport", default="auto", help="PEAL_TRANSPORT of peal: auto, tcp or ucx")
     parser.add_argument("--rate", help="of each link in each direction, as tc says it: 1gbit; unlimited without")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="in bytes")
@@ -173,7 +175,7 @@ def main():
     comparison = Comparison(say, arguments.real_time)
     with hosts.Hosts(2, arguments.rate) as made:
         try:
-            for contender in entrants(made, build, arguments.against, say):
+            for contender in entrants(made, build, arguments.against, arguments.transport, say):
                 if any(part in contender.name for part in chosen):
                     comparison.start(contender)
             for number, size in enumerate(sizes):
@@ -181,7 +183,8 @@ def main():
                 say(f"{report.size_text(size)} done, load {os.getloadavg()[0]:.1f}")
         finally:
             comparison.close()
-    say(f"all-reduce, float32 sum, 2 ranks, one on each host, {arguments.rate or 'no limit'}; medians")
+    over = "" if arguments.transport == "auto" else f", peal over {arguments.transport}"
+    say(f"all-reduce, float32 sum, 2 ranks, one on each host{over}, {arguments.rate or 'no limit'}; medians")
     print(table(comparison.times, sizes))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
