@@ -242,8 +242,9 @@ PEAL_API pealResult_t pealCommCount(const pealComm_t comm, int* count);
 PEAL_API pealResult_t pealCommCuDevice(const pealComm_t comm, int* device); /* or PEAL_DEVICE_HOST */
 PEAL_API pealResult_t pealCommUserRank(const pealComm_t comm, int* rank);
 
-/* peal only. What this rank has done since the communicator was made. Waits for a running operation. On a
- * GPU: what it has issued; captures and replays of CUDA graphs are not counted. */
+/* peal only. What this rank has done since the communicator was made. Waits for a running operation, but no
+ * longer than the communicator's timeout (pealTimeout). On a GPU: what it has issued; captures and replays of
+ * CUDA graphs are not counted. */
 enum {
   pealStatAllReduce = 0,
   pealStatReduceScatter,

@@ -418,7 +418,11 @@ pealResult_t query(const char* function, pealComm* comm, T* out, const char* arg
       return nullArgument(function, argument);
     }
     const CommUse use(*comm);
-    *out = value(*comm->comm);
+    const Result<T> answer = value(*comm->comm);
+    if (!answer) {
+      return answer.error();
+    }
+    *out = *answer;
     return {};
   });
 }

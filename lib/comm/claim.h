@@ -2,7 +2,9 @@
 // the counters between two operations. The operation claims it with one store, since every call does; an
 // inspector pays for the order between the two (lib/base/fences.h).
 //
-// Owned by Communicator. Operations claim one after the other, in the order of their tickets.
+// Owned by Communicator. Operations claim one after the other, in the order of their tickets. An operation
+// waits for an inspector without a deadline, as for a lock: that one waits for nobody while it looks. In a
+// forked child neither is there.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -10,11 +12,17 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/fences.h"
+#include "lib/base/forkwatch.h"
 
 namespace peal {
 
-class Claim {
+class Claim final : private ForkListener {
  public:
+  Claim() { watchForks(*this); }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() { unwatchForks(*this); }
+
   // Waits for an inspector who came before it; those who come now give way.
   void beginOperation() {
     running_.store(true, std::memory_order_relaxed);
@@ -39,15 +47,18 @@ class Claim {
     }
     return true;
   }
-  // Between two operations, however quickly they follow each other.
-  void inspect() {
-    for (int tries = 0; !tryInspect(); ++tries) {
+  // Between two operations: of moments that are short it may miss some. False: the deadline came first.
+  bool inspect(Deadline deadline) {
+    bool isIn = tryInspect();
+    for (int tries = 0; !isIn && !deadline.passed(); ++tries) {
       if (tries < kYields) {
         std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(kNap);
       }
+      isIn = tryInspect();
     }
+    return isIn;
   }
   void endInspection() { inspected_.store(false, std::memory_order_release); }
 
@@ -64,6 +75,12 @@ class Claim {
         std::this_thread::yield();
       }
     }
+  }
+
+  // Whoever held it is the parent's thread.
+  void inForkedChild() noexcept override {
+    running_.store(false, std::memory_order_relaxed);
+    inspected_.store(false, std::memory_order_relaxed);
   }
 
   const bool everybodyFences_ = registeredForFences();

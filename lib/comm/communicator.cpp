@@ -461,11 +461,15 @@ std::string Communicator::lastMessage() {
   return error_ ? error_->message : std::string();
 }
 
-pealCommStats_t Communicator::stats() {
+Result<pealCommStats_t> Communicator::stats() {
   if (device_ != nullptr) {
     return device_->stats();
   }
-  claim_.inspect();
+  if (!claim_.inspect(Deadline::afterMs(options_.timeoutMs))) {
+    return Error{pealTimeout, fmt::format("{}: an operation has been running for {} ms, and its counters are "
+                                          "read when it has ended. Is it the caller's own?",
+                                          context_.name, options_.timeoutMs)};
+  }
   const pealCommStats_t stats = context_.stats;
   claim_.endInspection();
   return stats;

@@ -123,7 +123,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // The first error, looking at the peers' health if no operation is running.
   pealResult_t asyncError();
   std::string lastMessage();
-  pealCommStats_t stats();
+  Result<pealCommStats_t> stats();
 
   // Of the collectives that are issued from now on; nullptr: what PEAL_ALGO says. Called by the thread that
   // uses the communicator.

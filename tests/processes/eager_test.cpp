@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "lib/comm/claim.h"
 #include "tests/processes/ranks.h"
 
 namespace peal::test {
@@ -185,6 +186,40 @@ TEST(Eager, InspectorsDoNotDisturbCalls) {
     health.join();
     counters.join();
   });
+}
+
+// ---- who uses the endpoint: lib/comm/claim.h ----
+
+// A caller that inspects inside of its own operation waits for itself.
+TEST(Claim, AnInspectionEndsAtItsDeadline) {
+  Claim claim;
+  claim.beginOperation();
+  EXPECT_FALSE(claim.inspect(Deadline::afterMs(30)));
+  claim.endOperation();
+  EXPECT_TRUE(claim.inspect(Deadline::afterMs(30)));
+  EXPECT_FALSE(claim.inspect(Deadline::afterMs(30))) << "somebody else inspects";
+  claim.endInspection();
+  claim.beginOperation();
+  claim.endOperation();
+}
+
+// The thread that held it at the fork is not there.
+TEST(Claim, NobodyIsWaitedForInAForkedChild) {
+  for (const bool byOperation : {true, false}) {
+    Claim claim;
+    if (byOperation) {
+      claim.beginOperation();
+    } else {
+      EXPECT_TRUE(claim.tryInspect());
+    }
+    expectAllSucceeded(runProcesses(1, kAtOnce, [&](const Child&) {
+      claim.beginOperation();
+      claim.endOperation();
+      EXPECT_TRUE(claim.inspect(Deadline::afterMs(30)));
+      claim.endInspection();
+      return 0;
+    }));
+  }
 }
 
 }  // namespace
