@@ -303,6 +303,9 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
     const Rank self{rank, 2, **endpoint, exchange};
     sendMessage(self, 1 - rank, pattern(rank, 0, 20), digestOf(0));
     self.meet();
+    self.endpoint.announce(digestOf(rank), true);
+    const uint32_t token = self.endpoint.prepareSleep();
+    self.meet();
     if (rank == 0) {
       const size_t before = openFiles();
       expectAllSucceeded(runProcesses(1, kHangs, [&](const Child&) {
@@ -319,6 +322,9 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
         if (!health) {
           expectContains(health.error().message, "forked child");
         }
+        // Nor does its sleep end the parent's, or what it calls look like a call of the parent's.
+        self.endpoint.announce(digestOf(9), true);
+        self.endpoint.sleep(self.endpoint.prepareSleep(), 1000000);
         self.endpoint.farewell(-1, "");  // as a communicator that the child destroys
         endpoint->reset();               // says no farewell
         return 0;
@@ -327,8 +333,20 @@ TEST(ShmConnect, AForkedChildCannotSpeakForItsParent) {
     self.meet();
     EXPECT_FALSE(self.link(1 - rank).released(1));
     EXPECT_FALSE(self.endpoint.faulted()) << "the child told of releases";
+    EXPECT_TRUE(self.endpoint.peerState(1 - rank).inside);
+    EXPECT_EQ(self.endpoint.peerState(1 - rank).digest, digestOf(1 - rank));
+    self.meet();
+    if (rank == 1) {
+      sendMessage(self, 0, pattern(1, 2, 20), digestOf(2));
+    }
+    self.meet();
+    EXPECT_EQ(self.endpoint.prepareSleep() != token, rank == 0) << "a sleeper is woken by a message";
+    self.endpoint.cancelSleep();
     self.meet();
     expectMessage(self, 1 - rank, pattern(1 - rank, 0, 20), digestOf(0));
+    if (rank == 0) {
+      expectMessage(self, 1, pattern(1, 2, 20), digestOf(2));
+    }
     sendMessage(self, 1 - rank, pattern(rank, 1, 500), digestOf(1));
     expectMessage(self, 1 - rank, pattern(1 - rank, 1, 500), digestOf(1));
     EXPECT_TRUE(self.endpoint.progress(1 - rank));

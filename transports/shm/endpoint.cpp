@@ -276,7 +276,11 @@ std::string ShmEndpoint::nameOfNumber(int number) const {
                                       : nameOf(static_cast<int>(at - station_.numbers.begin()));
 }
 
+// What a rank announces and sleeps on lies in memory that a forked child shares with it.
 void ShmEndpoint::announce(const Digest& digest, bool inside) {
+  if (inChild_.load(std::memory_order_relaxed)) [[unlikely]] {
+    return;
+  }
   membership_.segment->shared().announcement().write(digest, inside);
 }
 
@@ -289,6 +293,9 @@ PeerState ShmEndpoint::peerState(int peerRank) {
 
 uint32_t ShmEndpoint::prepareSleep() {
   const uint32_t token = bell().doorbell.load(std::memory_order_acquire);
+  if (inChild_.load(std::memory_order_relaxed)) {
+    return token - 1;  // nobody wakes it, so it does not sleep
+  }
   bell().sleeping.store(1, std::memory_order_relaxed);
   fenceAll();  // pairs with the fence of whoever posts or releases (layout.h, Bell)
   return token;
@@ -299,7 +306,11 @@ void ShmEndpoint::sleep(uint32_t token, int64_t us) {
   cancelSleep();
 }
 
-void ShmEndpoint::cancelSleep() { bell().sleeping.store(0, std::memory_order_relaxed); }
+void ShmEndpoint::cancelSleep() {
+  if (!inChild_.load(std::memory_order_relaxed)) {
+    bell().sleeping.store(0, std::memory_order_relaxed);
+  }
+}
 
 void ShmEndpoint::wake() { ringBell(bell()); }
 
