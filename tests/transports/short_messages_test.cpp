@@ -149,6 +149,20 @@ TEST_P(ShortMessages, ASleepingSenderIsWoken) {
   });
 }
 
+// A message may be looked at after 2^31 others the other way: half a count would be ahead then.
+TEST(Descriptor, SaysWholeCounts) {
+  for (const uint64_t released :
+       {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 31) + 7, uint64_t{1} << 32, (uint64_t{1} << 54) - 1}) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, shm::kInlineBytes}) {
+      const uint32_t meta = shm::Descriptor::inlineMeta(bytes, released);
+      EXPECT_EQ(meta >> shm::Descriptor::kBytesBits, 0U) << "the kind's";
+      const uint32_t whole = static_cast<uint32_t>(shm::Kind::Inline) << shm::Descriptor::kBytesBits | meta;
+      EXPECT_EQ(shm::Descriptor::bytesOfInline(whole), bytes);
+      EXPECT_EQ(shm::Descriptor::releasedOfInline(whole, static_cast<uint32_t>(released)), released);
+    }
+  }
+}
+
 TEST(ByteRing, GivesEachMessageOnItsWayBytesOfItsOwn) {
   ByteRing ring;
   struct Span {

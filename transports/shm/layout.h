@@ -32,7 +32,7 @@
 
 namespace peal::shm {
 
-inline constexpr uint64_t kMagic = 0x35306d68736c6570;  // "pelshm05"; the digits change with the layout
+inline constexpr uint64_t kMagic = 0x36306d68736c6570;  // "pelshm06"; the digits change with the layout
 inline constexpr size_t kInlineBytes = 32;              // payload that fits into a descriptor
 using InlineBytes = std::array<std::byte, kInlineBytes>;
 
@@ -40,28 +40,30 @@ using InlineBytes = std::array<std::byte, kInlineBytes>;
 enum class Kind : uint32_t {
   Inline = 1,   // in the descriptor
   Staged,       // in the sender's staging area for this peer, slot = message number modulo slots
-  StagedAll,    // in the sender's staging area for all; words: slot
+  StagedAll,    // in the sender's staging area for all; words: slot, released count
   Pointer,      // words: bytes, address. Between ranks of one process only
   Region,       // words: bytes, region id, offset. In a memory file that came over the socket
   ProcessRead,  // words: bytes, address. Read with process_vm_readv
   Offer,        // words: bytes, address. The receiver copies what it wants with process_vm_readv
   Landed,       // no bytes: what the receiver lent has been written
-  Short,        // in the sender's short staging for this peer; words: offset, and what `extra` has of Inline
+  Short,        // in the sender's short staging for this peer; words: offset, released count
 };
 
 // One message, one cache line, written by the sender into the receiver's segment. All fields are relaxed
 // atomics (plain moves on x86) but `flag`: the sender stores it last (release), the receiver polls it
 // (acquire). `flag` is the message's number plus one, so a line needs no clearing.
 // With Staged, Short, Region and ProcessRead the sender may lend memory: `extra` is the region's id, or 0,
-// and the last word the offset in it. With Inline and StagedAll `extra` is the lower half of what the sender
-// has released: ranks that answer each other never look at credit lines.
+// and the last word the offset in it. Inline, StagedAll and Short say how many messages the sender has
+// released: ranks that answer each other never look at credit lines. Whole counts, since a message may be
+// looked at after any number of others the other way.
 struct alignas(kLine) Descriptor {
   std::atomic<uint32_t> flag;
-  std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below
+  std::atomic<uint32_t> meta;  // kind in the upper 4 bits, bytes (of the first three kinds) below; with
+                               // Inline these have 6 bits, below the released count's upper ones
   std::atomic<uint64_t> count;
   std::atomic<uint64_t> sequenceAndRoot;
   std::atomic<uint32_t> operation;  // collective, type, op, algorithm
-  std::atomic<uint32_t> extra;
+  std::atomic<uint32_t> extra;      // with Inline the released count's lower half
   union {
     std::byte payload[kInlineBytes];
     std::atomic<uint64_t> words[kInlineBytes / 8];
@@ -69,6 +71,16 @@ struct alignas(kLine) Descriptor {
 
   static constexpr uint32_t kBytesBits = 28;
   static constexpr size_t kLoanWord = kInlineBytes / 8 - 1;
+  static constexpr uint32_t kInlineBytesBits = 6;
+  // Of Inline, below the kind: 54 bits of the count, more than are ever counted.
+  static constexpr uint32_t inlineMeta(size_t bytes, uint64_t released) {
+    return (static_cast<uint32_t>(released >> 32) << kInlineBytesBits | static_cast<uint32_t>(bytes)) &
+           ((1U << kBytesBits) - 1);
+  }
+  static constexpr size_t bytesOfInline(uint32_t meta) { return meta & ((1U << kInlineBytesBits) - 1); }
+  static constexpr uint64_t releasedOfInline(uint32_t meta, uint32_t extra) {
+    return uint64_t{(meta & ((1U << kBytesBits) - 1)) >> kInlineBytesBits} << 32 | extra;
+  }
   void setDigest(const Digest& digest);
   Digest digest() const;
 };

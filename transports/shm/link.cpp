@@ -75,12 +75,7 @@ bool ShmLink::hasCredit(uint32_t most) {
 // The credit's line may be behind what the peer said along with messages.
 bool ShmLink::lookAtCredit() {
   // Pairs with the store in the peer's tellReleased(): what it read of the slots, it has read.
-  const uint64_t now = outCredit_.released.load(std::memory_order_acquire);
-  if (now > posted_) {
-    return malformed(fmt::format("it released {} messages of {}", now, posted_));
-  }
-  released_ = std::max(released_, now);
-  return true;
+  return noteReleased(outCredit_.released.load(std::memory_order_acquire));
 }
 
 std::byte* ShmLink::tryStage(size_t bytes) {
@@ -166,7 +161,7 @@ void ShmLink::attachLoan(Descriptor& descriptor) {
 // Copies the whole payload, by words: what has just been written by words cannot be read by vectors without
 // waiting for the cache.
 void ShmLink::publishInline(const InlineBytes& data, size_t bytes, const Digest& digest) {
-  Descriptor& descriptor = compose(Kind::Inline, bytes, digest);
+  Descriptor& descriptor = compose(Kind::Inline, Descriptor::inlineMeta(bytes, received_), digest);
   told_ = received_;
   descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
   for (size_t i = 0; i < kInlineBytes / sizeof(uint64_t); ++i) {
@@ -186,7 +181,7 @@ void ShmLink::publishShort(size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::Short, bytes, digest);
   told_ = received_;
   descriptor.words[0].store(at, std::memory_order_relaxed);
-  descriptor.words[1].store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
+  descriptor.words[1].store(received_, std::memory_order_relaxed);
   attachLoan(descriptor);
   commit(descriptor);
   fetchSlot(outShort_ + (at + bytes + kLine - 1) / kLine * kLine % ByteRing::kBytes, bytes);
@@ -195,8 +190,8 @@ void ShmLink::publishShort(size_t bytes, const Digest& digest) {
 void ShmLink::publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest) {
   Descriptor& descriptor = compose(Kind::StagedAll, bytes, digest);
   told_ = received_;
-  descriptor.extra.store(static_cast<uint32_t>(received_), std::memory_order_relaxed);
   descriptor.words[0].store(slot, std::memory_order_relaxed);
+  descriptor.words[1].store(received_, std::memory_order_relaxed);
   commit(descriptor);
 }
 
@@ -366,7 +361,9 @@ bool ShmLink::show(const Descriptor& descriptor) {
   switch (kind) {
     case Kind::Inline:
       arrival_.data = descriptor.payload;
-      return bytes <= kInlineBytes ? noteReleased(extra) : malformed(fmt::format("{} inline bytes", bytes));
+      arrival_.bytes = Descriptor::bytesOfInline(meta);
+      return arrival_.bytes <= kInlineBytes ? noteReleased(Descriptor::releasedOfInline(meta, extra))
+                                            : malformed(fmt::format("{} inline bytes", arrival_.bytes));
     case Kind::Staged:
       arrival_.data = inStaging_ + size_t{inSlot_} * slotBytes_;
       return bytes <= slotBytes_ ? showLoan(descriptor)
@@ -378,7 +375,7 @@ bool ShmLink::show(const Descriptor& descriptor) {
             fmt::format("{} bytes in slot {} of {} with {} each", bytes, slot, slots_, slotBytes_));
       }
       arrival_.data = inStagingAll_ + slot * slotBytes_;
-      return noteReleased(extra);
+      return noteReleased(descriptor.words[1].load(std::memory_order_relaxed));
     }
     case Kind::Short: {
       const uint64_t offset = descriptor.words[0].load(std::memory_order_relaxed);
@@ -386,8 +383,7 @@ bool ShmLink::show(const Descriptor& descriptor) {
         return malformed(fmt::format("{} short bytes at {} of {}", bytes, offset, ByteRing::kBytes));
       }
       arrival_.data = inShort_ + offset;
-      return noteReleased(static_cast<uint32_t>(descriptor.words[1].load(std::memory_order_relaxed))) &&
-             showLoan(descriptor);
+      return noteReleased(descriptor.words[1].load(std::memory_order_relaxed)) && showLoan(descriptor);
     }
     case Kind::Pointer:
     case Kind::Region:
@@ -406,15 +402,12 @@ bool ShmLink::show(const Descriptor& descriptor) {
   return malformed(fmt::format("kind {}", static_cast<uint32_t>(kind)));
 }
 
-// What the peer says along with a message: as good as its credit, which may be newer.
-bool ShmLink::noteReleased(uint32_t lowerHalf) {
-  const auto more = static_cast<int32_t>(lowerHalf - static_cast<uint32_t>(released_));
-  if (more > 0) {
-    if (static_cast<uint64_t>(more) > posted_ - released_) {
-      return malformed(fmt::format("it released {} messages of {}", released_ + more, posted_));
-    }
-    released_ += static_cast<uint64_t>(more);
+// What the peer says, in its credit or along with a message, of which either may be newer.
+bool ShmLink::noteReleased(uint64_t count) {
+  if (count > posted_) {
+    return malformed(fmt::format("it released {} messages of {}", count, posted_));
   }
+  released_ = std::max(released_, count);
   return true;
 }
 

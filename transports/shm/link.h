@@ -114,7 +114,7 @@ class ShmLink final : public Link {
   void forget();
   void giveBack();
   bool show(const Descriptor& descriptor);
-  bool noteReleased(uint32_t lowerHalf);
+  bool noteReleased(uint64_t count);
   bool showReference(Kind kind, const Descriptor& descriptor);
   bool shared(const Region& region, uint64_t& last);
   bool showLoan(const Descriptor& descriptor);
