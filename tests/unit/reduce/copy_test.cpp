@@ -15,8 +15,9 @@ TEST(CopyBytes, CopiesExactlyTheBytesWhateverTheAlignment) {
   for (const Isa isa : reference::isas()) {
     for (const Store store : {Store::Cached, Store::Streaming}) {
       for (const size_t bytes :
-           {0U, 1U, 3U, 63U, 64U, 65U, 127U, 256U, 257U, 1021U, 16383U, 16384U, 16450U, 65537U, 1100003U}) {
-        for (const size_t gapBytes : {0U, 1U, 8U, 33U}) {
+           {0U,    1U,    3U,    63U,   64U,    65U,    127U,   256U,   257U,     511U,    512U,
+            1021U, 2048U, 2049U, 4133U, 16383U, 16384U, 16450U, 65537U, 1048575U, 1100003U}) {
+        for (const size_t gapBytes : {0U, 1U, 8U, 33U, 60U}) {
           GuardedBuffer from(bytes, gapBytes);
           GuardedBuffer to(bytes, gapBytes / 2);
           for (size_t i = 0; i < bytes; ++i) {
