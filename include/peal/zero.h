@@ -242,8 +242,8 @@ PEAL_API pealResult_t pealZeroSetInitial(pealZero_t zero, int id, const float* v
 typedef void (*pealZeroFill_t)(void* user, uint64_t first, uint64_t count, float* values);
 /* The same where the values are not all in memory at once (fp32 of 7e9 parameters are 28 GB): pealZeroSeal
  * calls fill on rank 0, on its thread, for at most 1048576 elements at a time, each once and in their order,
- * parameter by parameter in no order that is promised. It must not call this engine. Takes the place of
- * pealZeroSetInitial, and that of it: the later call counts. */
+ * parameter by parameter in no order that is promised. user is kept until then. fill must not call this
+ * engine, and cannot fail. Takes the place of pealZeroSetInitial, and that of it: the later call counts. */
 PEAL_API pealResult_t pealZeroSetInitialFunction(pealZero_t zero, int id, pealZeroFill_t fill, void* user);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything
@@ -324,8 +324,8 @@ PEAL_API pealResult_t pealZeroEndMicroBatch(pealZero_t zero);
  * micro-batches are added up and none is its step's last; 0: the next one is the last, and so is each one
  * after it. From the first call on this says when a step is whole, in place of options.microBatches, which
  * only has to be more than 1 (else pealInvalidUsage), so that there is memory for the sums; a step may then
- * have any number from one. Between micro-batches, before the first gradient of one; all ranks at the same
- * place. Local. */
+ * have any number from one. After pealZeroSeal, between micro-batches, before the first gradient of one; all
+ * ranks at the same place. Local. An error (pealInvalidUsage) changes nothing. */
 PEAL_API pealResult_t pealZeroSetNoSync(pealZero_t zero, int on);
 
 typedef struct {

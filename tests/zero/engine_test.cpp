@@ -262,7 +262,9 @@ TEST(NoSync, GivesAStepTheMicroBatchesThatItHas) {
       std::vector<double> norms;
       for (const int number : numbers) {
         now = number;
-        norms.push_back(trainer.step().gradientNorm);
+        const pealZeroReport_t report = trainer.step();
+        EXPECT_EQ(report.fusedBuckets > 0, announces);
+        norms.push_back(report.gradientNorm);
       }
       Outcome read;
       read.norms = norms;

@@ -196,6 +196,8 @@ class Commands(unittest.TestCase):
                           ("peal.frozen", "no JSON"), ("peal.tied", '{"head": "__metadata__"}')):
             write_safetensors(self.path / "wrong", TENSORS, {key: text})
             self.assertIn(f'as "{key}" does not name tensors', self.refused("import", self.path / "wrong", self.path / "x"))
+        write_safetensors(self.path / "wrong", TENSORS, {"peal.tied": '{"b": "a weight"}'})
+        self.assertIn('"b" is a tensor, and', self.refused("import", self.path / "wrong", self.path / "x"))
 
     def test_compare(self):
         self.succeed("export", "--tensors", "master", self.path / "one", self.path / "master")

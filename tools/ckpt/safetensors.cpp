@@ -169,6 +169,11 @@ std::vector<std::vector<float>> registerAll(zero::Engine& engine, std::ifstream&
     throw UsageError(fmt::format("{} cannot be read to its end", source.file));
   }
   for (const auto& [name, first] : tied.items()) {
+    if (header.contains(name)) {
+      throw UsageError(
+          fmt::format("{}: \"{}\" is a tensor, and its metadata has it as \"{}\", another name of one",
+                      source.file, name, kTied));
+    }
     const auto tensor = first.get<std::string>();
     pealZeroParameter_t parameter = describe(name, header[tensor].at("shape"), source.file);
     parameter.tiedTo = tensor.c_str();

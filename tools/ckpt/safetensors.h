@@ -23,8 +23,8 @@ Written exportSafetensors(const zero::Checkpoint& checkpoint, Exported what, con
                           Existing existing);
 
 // F32 and BF16 tensors become the masters of a checkpoint of step 0 with moments of zero; what the metadata
-// says of tied and frozen ones holds again. Needs the memory of
-// an engine on one rank: 20 bytes per element. A checkpoint that is at `path` stays unless it may go.
+// says of tied and frozen ones holds again. Needs the memory of an engine on one rank: 20 bytes per element.
+// A checkpoint that is at `path` stays unless it may go.
 Written importSafetensors(const std::string& file, const std::string& path, Existing existing);
 
 }  // namespace peal::tools
