@@ -331,6 +331,15 @@ TEST_F(ResumeTest, samplesComeFromTheCheckpointAlone) {
       EXPECT_EQ(result.exitCode, 0) << result.output;
       EXPECT_EQ(sampleOf(metrics()), expected);
     }
+    std::filesystem::remove(file("metrics"));
+    const CommandResult other = Command({PEAL_TRAIN_PROGRAM, "--resume", file("saved"), "--sample-only",
+                                         "--sample", "20", "--seed", "2", "--metrics", file("metrics")})
+                                    .wait();
+    EXPECT_EQ(other.exitCode, 0) << other.output;
+    const std::string another = sampleOf(metrics());
+    if (std::string(tokenizer) == "bpe") {  // the other text is all but one letter
+      EXPECT_NE(another, expected);
+    }
   }
   const auto refused = [&](const Arguments& more) {
     Arguments arguments = {PEAL_TRAIN_PROGRAM, "--sample-only"};
@@ -342,6 +351,8 @@ TEST_F(ResumeTest, samplesComeFromTheCheckpointAlone) {
   EXPECT_IN("--sample-only requires --resume", refused({}));
   EXPECT_IN("--text excludes --sample-only", refused({"--resume", file("saved"), "--text", text}));
   EXPECT_IN("--save excludes --sample-only", refused({"--resume", file("saved"), "--save", file("saved")}));
+  EXPECT_IN("nothing for --plot or --trace to show",
+            refused({"--resume", file("saved"), "--trace", file("trace")}));
   EXPECT_IN("its --width is 12, this run's is 24", refused({"--resume", file("saved"), "--width", "24"}));
 }
 

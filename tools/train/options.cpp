@@ -339,6 +339,9 @@ void checkOptions(const TrainOptions& options) {
   if (options.overwrites && options.savePath.empty()) {
     throw UsageError("--overwrite needs --save DIR: what to replace");
   }
+  if (options.onlySamples && !(options.plotPath.empty() && options.tracePath.empty())) {
+    throw UsageError("--sample-only makes no step, so there is nothing for --plot or --trace to show");
+  }
   if (!options.cublasPath.empty() && options.device != ComputeDevice::Cuda) {
     throw UsageError(
         fmt::format("--cublas {} is for --device cuda: the host computes with OpenBLAS", options.cublasPath));

@@ -236,6 +236,7 @@ void continueRun(TrainOptions& options, const Text& text, int size) {
   json mine = identityOf(options, text);
   if (options.onlySamples) {
     mine["text"] = saved["run"].value("text", json());  // it is not there, and not needed
+    mine["seed"] = saved["run"].value("seed", json());  // another one gives another sample
   }
   const std::vector<std::string> different = differences(saved["run"], mine);
   if (!different.empty()) {
