@@ -243,7 +243,8 @@ typedef void (*pealZeroFill_t)(void* user, uint64_t first, uint64_t count, float
 /* The same where the values are not all in memory at once (fp32 of 7e9 parameters are 28 GB): pealZeroSeal
  * calls fill on rank 0, on its thread, for at most 1048576 elements at a time, each once and in their order,
  * parameter by parameter in no order that is promised. user is kept until then. fill must not call this
- * engine, and cannot fail. Takes the place of pealZeroSetInitial, and that of it: the later call counts. */
+ * engine, which refuses it; what it throws fails pealZeroSeal on all ranks, for good. Takes the place of
+ * pealZeroSetInitial, and that of it: the later call counts. */
 PEAL_API pealResult_t pealZeroSetInitialFunction(pealZero_t zero, int id, pealZeroFill_t fill, void* user);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything

@@ -144,6 +144,7 @@ class Engine {
   std::vector<InitialValues> initial_;  // per parameter, until seal
   std::vector<float> staging_;          // of the first values, in seal
   bool isSealing_ = false;              // or was once: the ranks have something in common
+  bool isFilling_ = false;              // the caller's function writes first values
   bool sealed_ = false;
   std::vector<bool> closed_;       // per unit: its gradients of this micro-batch are complete
   std::optional<Error> rejected_;  // the ranks disagree

@@ -302,7 +302,9 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
         const uint64_t from = std::max(begin, parameterBegin);
         const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
         if (from < to) {
+          isFilling_ = true;
           initial_[id].copy(from - parameterBegin, to - from, piece.data() + (from - begin));
+          isFilling_ = false;
         }
       }
     }

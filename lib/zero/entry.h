@@ -1,6 +1,7 @@
 // What every C entry point of zero.h does: null checks, the last error's sentence, and the barrier that no
 // exception passes. Included by the files that hold entry points, and by no others.
 #pragma once
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -48,6 +49,10 @@ pealResult_t guard(pealZero_t zero, const char* function, Body body) {
     return interrupted({pealSystemError, "out of memory"});
   } catch (const std::exception& exception) {
     return interrupted({pealInternalError, exception.what()});
+  } catch (const abi::__forced_unwind&) {
+    throw;         // the thread is being cancelled
+  } catch (...) {  // of a function that the caller passed
+    return interrupted({pealInternalError, "an exception that is no std::exception"});
   }
 }
 

@@ -447,5 +447,39 @@ TEST(InitialFunction, GivesEachElementOnceAndInOrder) {
   });
 }
 
+// What a function of first values may not do: call the engine, which tells it so, and throw, whatever it is.
+struct Unruly {
+  pealZero_t zero;
+  bool throws = false;
+  std::string told;
+  static void fill(void* user, uint64_t, uint64_t, float* values) {
+    auto& unruly = *static_cast<Unruly*>(user);
+    if (unruly.throws) {
+      throw 42;
+    }
+    EXPECT_EQ(pealZeroSeal(unruly.zero), pealInvalidUsage);
+    unruly.told = pealZeroGetLastError(unruly.zero);
+    *values = 1;
+  }
+};
+
+TEST(InitialFunction, MayNeitherCallTheEngineNorThrow) {
+  for (const bool throws : {false, true}) {
+    onRanks(2, [&](int rank, pealComm_t comm) {
+      Engine engine(comm, defaultOptions());
+      Unruly unruly{engine.handle(), throws, ""};
+      engine.setInitial(engine.addParameter("one", 1, 0, pealZeroDecay), &Unruly::fill, &unruly);
+      const pealResult_t sealed = pealZeroSeal(engine.handle());
+      EXPECT_EQ(sealed, !throws ? pealSuccess : rank == 0 ? pealInternalError : pealRemoteError);
+      const std::string& told = throws ? pealZeroGetLastError(engine.handle()) : unruly.told;
+      if (rank == 0) {
+        EXPECT_NE(told.find(throws ? "no std::exception" : "by the function that writes its first values"),
+                  std::string::npos)
+            << told;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace peal::zero::test
