@@ -245,7 +245,7 @@ Result<void> Gradients::reduce(size_t index) {
     return collectives_->reduceScatter({pealZeroReduceScatter, name}, from.data, reducedPart(bucket).data,
                                        bucket.counts, typeOf(from.precision));
   }
-  if (!model_->addsUpInGroup()) {
+  if (!model_->addsUpInGroup() || isOnlyMicroBatch()) {
     return replicaSum_.reduce(index, from, reducedPart(bucket));
   }
   PEAL_TRY(replicaSum_.addUp(index, from, sums_[index].sums, microBatch_ == 0));

@@ -41,8 +41,9 @@ struct GroupedRun {
   }
 };
 
+// unforeseen: so many micro-batches in each step, said by a NoSync; 0: the options' number.
 GroupedRun trainGrouped(int ranks, const pealZeroOptions_t& options, const Shape& shape = unevenShape(),
-                        int steps = 3) {
+                        int steps = 3, int unforeseen = 0) {
   std::vector<GroupedRun> runs(static_cast<size_t>(ranks));
   onRanks(ranks, [&](int rank, pealComm_t comm) {
     Trainer trainer(comm, rank, options, shape);
@@ -51,6 +52,9 @@ GroupedRun trainGrouped(int ranks, const pealZeroOptions_t& options, const Shape
         gradient[i] = cancelling(rank, i, gradient[i]);
       }
     };
+    if (unforeseen > 0) {
+      trainer.microBatchesOf = [&](uint64_t) { return unforeseen; };
+    }
     GroupedRun& run = runs[static_cast<size_t>(rank)];
     for (int i = 0; i < steps; ++i) {
       run.norms.push_back(trainer.step().gradientNorm);
@@ -104,6 +108,14 @@ TEST(Groups, GiveTheBitsOfOneGroupWhenEachMicroBatchIsReduced) {
       options.shardGroup = group;
       EXPECT_TRUE(trainGrouped(4, options) == expected) << "group " << group << ", stage " << options.stage;
     }
+  }
+}
+
+// An engine that could add up several does as one that was made for one where a step has only one.
+TEST(Groups, GiveTheBitsOfOneGroupInStepsOfOneMicroBatch) {
+  const GroupedRun expected = trainGrouped(4, groupedOptions(0, 0));
+  for (int stage = 1; stage <= 3; ++stage) {
+    EXPECT_TRUE(trainGrouped(4, groupedOptions(stage, 2, 150, 2), unevenShape(), 3, 1) == expected) << stage;
   }
 }
 
