@@ -246,6 +246,23 @@ class Commands(unittest.TestCase):
         self.assertIn("truncated", self.refused("import", self.path / "cut", self.path / "x"))
         write_safetensors(self.path / "int", {"i": ("I64", [1], bytes(8))})
         self.assertIn("I64", self.refused("import", self.path / "int", self.path / "x"))
+        # What a parser would read otherwise than it is written.
+        def header(name='"i"', dtype='"F32"', shape="[2]", more=""):
+            text = f'{{{name}: {{"dtype": {dtype}, "shape": {shape}, "data_offsets": [0, 8]}}{more}}}'.encode()
+            (self.path / "odd").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+
+        twice = ', "i": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}'
+        tied = ', "__metadata__": {"peal.tied": "{\\"t\\": \\"i\\", \\"t\\": \\"i\\"}"}'
+        for odd, words in (({"more": twice}, 'has "i" twice'), ({"more": tied}, 'has "t" twice'),
+                           ({"name": r'"i\u0000j"'}, r'is called "i\u0000j"'), ({"name": '""'}, 'is called ""'),
+                           ({"shape": "[2.7]"}, "dtype, shape and data_offsets"), ({"shape": "[-1, 0]"}, "dtype, shape"),
+                           ({"dtype": "4"}, "dtype, shape"), ({"more": ', "j": []'}, """does not say "j"'s dtype""")):
+            header(**odd)
+            done = run("import", self.path / "odd", self.path / "x")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+        header()
+        self.succeed("import", self.path / "odd", self.path / "even")
         self.assertFalse((self.path / "x").exists())
 
 

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "tools/common/error.h"
@@ -104,6 +106,47 @@ pealZeroParameter_t describe(const std::string& name, const std::vector<uint64_t
   return parameter;
 }
 
+// JSON in which an object may have a name only once: a parser takes one of two. Discarded if it is none.
+json parseDistinct(const std::string& text, const std::string& file) {
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  return json::parse(
+      text,
+      [&](int, json::parse_event_t event, const json& key) {
+        if (event == json::parse_event_t::object_start) {
+          names.emplace_back();
+        } else if (event == json::parse_event_t::object_end) {
+          names.pop_back();
+        } else if (event == json::parse_event_t::key && !names.back().insert(key).second) {
+          throw UsageError(fmt::format("{}: its header has {} twice", file, key.dump()));
+        }
+        return true;
+      },
+      false);
+}
+
+void checkName(const std::string& name, const std::string& file) {
+  if (name.empty() || name.find('\0') != name.npos) {
+    throw UsageError(
+        fmt::format("{}: a tensor is called {}, which no parameter can be", file, json(name).dump()));
+  }
+}
+
+bool isNumbers(const json& list) {
+  return list.is_array() && std::all_of(list.begin(), list.end(),
+                                        [](const json& number) { return number.is_number_unsigned(); });
+}
+
+void checkEntry(const std::string& name, const json& tensor, const std::string& file) {
+  checkName(name, file);
+  const bool isWhole = tensor.is_object() && tensor.value("dtype", json()).is_string() &&
+                       isNumbers(tensor.value("shape", json())) &&
+                       isNumbers(tensor.value("data_offsets", json()));
+  if (!isWhole) {
+    throw UsageError(fmt::format(
+        "{}: the header does not say \"{}\"'s dtype, shape and data_offsets: damaged", file, name));
+  }
+}
+
 // A tensor's values, and one more, so that an empty one has an address too.
 std::vector<float> valuesOf(std::ifstream& in, const Source& source, const std::string& name,
                             const json& tensor) {
@@ -136,8 +179,7 @@ json metadataOf(const json& header, const char* key, const json& otherwise, cons
   if (!metadata.is_object() || !metadata.contains(key)) {
     return otherwise;
   }
-  json found =
-      metadata[key].is_string() ? json::parse(metadata[key].get<std::string>(), nullptr, false) : json();
+  json found = metadata[key].is_string() ? parseDistinct(metadata[key].get<std::string>(), file) : json();
   const bool isOfNames =
       found.type() == otherwise.type() && std::all_of(found.begin(), found.end(), [&](const json& name) {
         return name.is_string() && name != kMetadata && header.contains(name.get<std::string>());
@@ -160,6 +202,7 @@ std::vector<std::vector<float>> registerAll(zero::Engine& engine, std::ifstream&
     if (name == kMetadata) {
       continue;
     }
+    checkEntry(name, tensor, source.file);
     all.push_back(valuesOf(in, source, name, tensor));
     pealZeroParameter_t parameter = describe(name, tensor.at("shape"), source.file);
     parameter.frozen = std::find(frozen.begin(), frozen.end(), name) != frozen.end() ? 1 : 0;
@@ -175,6 +218,7 @@ std::vector<std::vector<float>> registerAll(zero::Engine& engine, std::ifstream&
                       source.file, name, kTied));
     }
     const auto tensor = first.get<std::string>();
+    checkName(name, source.file);
     pealZeroParameter_t parameter = describe(name, header[tensor].at("shape"), source.file);
     parameter.tiedTo = tensor.c_str();
     engine.addParameter(parameter);
@@ -278,7 +322,7 @@ Written importSafetensors(const std::string& file, const std::string& path, Exis
   }
   std::string text(length, '\0');
   in.read(text.data(), static_cast<std::streamsize>(length));
-  const json header = json::parse(text, nullptr, false);
+  const json header = parseDistinct(text, file);
   if (!in || !header.is_object()) {
     throw UsageError(fmt::format("{}: the header at offset 8 is not JSON: damaged or truncated", file));
   }
