@@ -69,6 +69,12 @@ TEST(BpeTest, refusesADamagedTokenizer) {
     EXPECT_THROW(Bpe::parse(bad), tools::ToolError) << bad;
   }
   EXPECT_EQ(Bpe::parse(good + "1 2\n").vocabulary(), 261u);
+  // Each token twice the one before: 44 lines of 2^44 bytes.
+  std::string doubling = "peal-bpe 1\n97 97\n";
+  for (int token = 256; token < 299; ++token) {
+    doubling += std::to_string(token) + " " + std::to_string(token) + "\n";
+  }
+  EXPECT_THROW(Bpe::parse(doubling), tools::ToolError);
 }
 
 TEST(BpeText, hasTheSameCharactersInFewerSymbols) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "peal/zero.hpp"
@@ -354,6 +355,38 @@ TEST_F(ResumeTest, samplesComeFromTheCheckpointAlone) {
   EXPECT_IN("nothing for --plot or --trace to show",
             refused({"--resume", file("saved"), "--trace", file("trace")}));
   EXPECT_IN("its --width is 12, this run's is 24", refused({"--resume", file("saved"), "--width", "24"}));
+}
+
+// Notes as no run writes them are an error that names them, before anything is made from them.
+TEST_F(ResumeTest, notesThatAreDamagedAreRefused) {
+  train(steady({"--ranks", "1", "--steps", "1", "--save", file("saved")}));
+  const std::string notes = zero::Checkpoint(file("saved")).userData();
+  const auto refused = [&](const std::string& key, const std::string& value) {
+    json changed = json::parse(notes);
+    (changed.contains(key) ? changed : changed["run"])[key] = json::parse(value);
+    const std::string text = changed.dump();
+    pealComm_t comm = nullptr;
+    ASSERT_EQ(pealCommInitAll(&comm, 1, nullptr), pealSuccess);
+    {
+      zero::Engine engine(comm, zero::defaultOptions());
+      const float first = 0;
+      engine.setInitial(engine.addParameter("p", 1, 0, pealZeroDecay), &first);
+      engine.seal();
+      engine.save(file("changed"), std::as_bytes(std::span(text)));
+    }
+    pealCommDestroy(comm);
+    const CommandResult result =
+        Command({PEAL_TRAIN_PROGRAM, "--resume", file("changed"), "--sample-only"}).wait();
+    EXPECT_EQ(result.exitCode, 2) << result.output;
+    EXPECT_IN("'" + file("changed") + "': what it says of its run is damaged: " + key + " is " + value,
+              result.output);
+  };
+  refused("heads", "0");
+  refused("context", "-1");
+  refused("width", "1048577");
+  refused("sequences", "0");
+  refused("steps", "null");
+  refused("alphabet", "3");
 }
 
 // A run that should have gone on, and was started anew, does not cost the checkpoint.

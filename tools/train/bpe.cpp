@@ -12,6 +12,8 @@ namespace peal::train {
 namespace {
 
 constexpr std::string_view kBpeHeader = "peal-bpe 1\n";
+// Of a saved tokenizer's tokens together: joins of joins grow as powers of two.
+constexpr size_t kMostSavedBytes = size_t{1} << 28;
 // Longer pieces are cut: an encoding's time grows with the square of this, not of the text's length.
 constexpr size_t kLongestPiece = 64;
 
@@ -227,7 +229,7 @@ Bpe Bpe::parse(std::string_view blob) {
     refuse(1, "is not 'peal-bpe 1'");
   }
   Bpe bpe;
-  size_t line = 2;
+  size_t line = 2, bytes = 0;
   for (size_t at = kBpeHeader.size(); at < blob.size(); ++line) {
     const size_t end = blob.find('\n', at);
     if (end == blob.npos) {
@@ -241,6 +243,10 @@ Bpe Bpe::parse(std::string_view blob) {
         bpe.joined_.contains(pairKey(left, right)) || bpe.vocabulary() >= kBpeLargestVocabulary) {
       refuse(line, fmt::format("is '{}', not two of the {} tokens before it that were not joined yet", text,
                                bpe.vocabulary()));
+    }
+    bytes += bpe.bytes_[left].size() + bpe.bytes_[right].size();
+    if (bytes > kMostSavedBytes) {
+      refuse(line, fmt::format("makes its tokens longer than {} bytes together", kMostSavedBytes));
     }
     bpe.join(left, right);
     at = end + 1;

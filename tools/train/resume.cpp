@@ -138,6 +138,48 @@ std::vector<std::string> differences(const json& theirs, const json& mine) {
   return found;
 }
 
+// What a run's notes have as numbers, from which to which, and as texts. Earlier versions noted less.
+struct Noted {
+  const char* key;
+  uint64_t least, most;
+};
+constexpr uint64_t kMostExtent = uint64_t{1} << 20, kMostSteps = uint64_t{1} << 40;
+constexpr Noted kNoted[] = {{"layers", 1, kMostExtent},
+                            {"width", 1, kMostExtent},
+                            {"heads", 1, kMostExtent},
+                            {"context", 1, kMostExtent},
+                            {"seed", 0, std::numeric_limits<uint64_t>::max()},
+                            {"vocabulary", 1, std::numeric_limits<uint32_t>::max()},
+                            {"sampleStart", 0, std::numeric_limits<uint32_t>::max()}};
+constexpr Noted kNotedBeside[] = {{"steps", 0, kMostSteps}, {"sequences", 1, kMostSteps}};
+
+// Notes that no run writes, so that nothing is made from them.
+void checkNotes(const json& data, const std::string& path) {
+  const auto refuse = [&](const std::string& key, const json& value) {
+    throw UsageError(fmt::format("cannot resume from '{}': what it says of its run is damaged: {} is {}",
+                                 path, key, value.dump(-1, ' ', false, json::error_handler_t::replace)));
+  };
+  const auto check = [&](const json& notes, const Noted& noted) {
+    const json value = notes.value(noted.key, json());
+    const bool isNumber = value.is_number_unsigned();
+    if (isNumber ? value < noted.least || value > noted.most : notes.contains(noted.key)) {
+      refuse(noted.key, value);
+    }
+  };
+  const json& run = data["run"];
+  for (const Noted& noted : kNoted) {
+    check(run, noted);
+  }
+  for (const Noted& noted : kNotedBeside) {
+    check(data, noted);
+  }
+  for (const char* text : {"text", "tokenizer", "alphabet"}) {
+    if (run.contains(text) && !run[text].is_string()) {
+      refuse(text, run[text]);
+    }
+  }
+}
+
 template <class T>
 void takeNumber(const json& run, const char* key, T& value, bool isGiven) {
   if (!isGiven && run.contains(key) && run[key].is_number()) {
@@ -147,7 +189,7 @@ void takeNumber(const json& run, const char* key, T& value, bool isGiven) {
 
 // Null if it is not of peal-train.
 const json* runOf(const json& data) {
-  const bool isRun = data.is_object() && data.value("format", "") == kRunFormat && data.contains("run") &&
+  const bool isRun = data.is_object() && data.value("format", json()) == kRunFormat && data.contains("run") &&
                      data["run"].is_object() && data.contains("steps") && data.contains("sequences");
   return isRun ? &data["run"] : nullptr;
 }
@@ -179,6 +221,7 @@ void takeOver(TrainOptions& options) {
   if (run == nullptr) {
     return;  // continueRun says so
   }
+  checkNotes(saved.data, options.resumePath);
   const auto take = [&](const char* key, auto& value, const char* option) {
     takeNumber(*run, key, value, options.isGiven(option));
   };
@@ -209,6 +252,7 @@ SavedRun readOwnRun(const std::string& path) {
         fmt::format("cannot resume from '{}': that checkpoint, of {} updates, was not saved by peal-train",
                     path, run.updates));
   }
+  checkNotes(run.data, path);
   return run;
 }
 
