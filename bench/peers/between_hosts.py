@@ -151,7 +151,7 @@ def main():
     parser = argparse.ArgumentParser(description="peal beside Open MPI and gloo between two hosts of one machine.")
     parser.add_argument("--build", default=os.path.join(contenders.ROOT, "build", "release"), help="peal's build folder")
     parser.add_argument("--no-build", action="store_true", help="take what is in the build folder")
-    parser.add_argument("--transport", default="auto", help="PEAL_TRANSPORT of peal: auto, tcp or ucx")
+    parser.add_argument("--transport", default="auto", choices=["auto", "tcp", "ucx"], help="PEAL_TRANSPORT of peal")
     parser.add_argument("--rate", help="of each link in each direction, as tc says it: 1gbit; unlimited without")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="in bytes")

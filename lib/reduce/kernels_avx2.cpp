@@ -26,6 +26,7 @@ inline bool anyNan(const Block<double>& x) {
 }
 
 struct HalfConversion {
+  static constexpr bool kIsQuick = true;
   static Pair widen(Words halves) {
     const __m256i all = reinterpret_cast<__m256i>(halves);
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(all)), _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1))};
@@ -34,6 +35,18 @@ struct HalfConversion {
     const __m128i low = _mm256_cvtps_ph(values.first, _MM_FROUND_TO_NEAREST_INT);
     const __m128i high = _mm256_cvtps_ph(values.second, _MM_FROUND_TO_NEAREST_INT);
     return reinterpret_cast<Words>(_mm256_set_m128i(high, low));
+  }
+  // Cut, with an odd last place where anything was cut off.
+  static Words narrowToOdd(Pair values) {
+    return reinterpret_cast<Words>(_mm256_set_m128i(cut(values.second), cut(values.first)));
+  }
+
+ private:
+  static __m128i cut(Floats values) {
+    const __m128i halves = _mm256_cvtps_ph(values, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const __m256i isCut = _mm256_castps_si256(_mm256_cmp_ps(_mm256_cvtph_ps(halves), values, _CMP_NEQ_UQ));
+    const __m128i odd = _mm_packs_epi32(_mm256_castsi256_si128(isCut), _mm256_extracti128_si256(isCut, 1));
+    return _mm_or_si128(halves, _mm_and_si128(odd, _mm_set1_epi16(1)));
   }
 };
 
