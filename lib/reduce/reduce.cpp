@@ -29,10 +29,9 @@ void reduceWith(Isa isa, pealDataType_t type, const ReduceOp& op, const ReduceAr
 
 namespace {
 
-// Between these sizes memcpy is the processor's string move (glibc, where there is a quick one). On AMD's
-// Zen 4 that is many times slower than a loop between places that differ in their line, and as fast where
-// they do not (docs/BENCH.md, "Copies", has figures).
-constexpr size_t kStringMoveLeastBytes = 2049;
+// From kStringMoveLeastBytes to this size memcpy is the processor's string move (glibc, where there is a
+// quick one). On AMD's Zen 4 that is many times slower than a loop between places that differ in their line,
+// and as fast where they do not (docs/BENCH.md, "Copies", has figures).
 constexpr size_t kStringMoveMostBytes = (size_t{1} << 20) - 1;
 constexpr uintptr_t kLineBytes = 64;
 

@@ -61,7 +61,9 @@ struct ReduceArgs {
 // integer), before the rounding.
 void reduce(pealDataType_t type, const ReduceOp& op, const ReduceArgs& args);
 
-// Copies bytes; Streaming uses non-temporal stores where the instruction set has them.
+// Copies bytes; Streaming uses non-temporal stores where the instruction set has them. Below
+// kStringMoveLeastBytes memcpy does a cached copy as well as it can be done, whatever the addresses.
+inline constexpr size_t kStringMoveLeastBytes = 2049;
 void copyBytes(void* to, const void* from, size_t bytes, Store store);
 
 // One element, converted as the loops do it: to nearest even, overflow and NaN as above. Used by tests and

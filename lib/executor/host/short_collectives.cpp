@@ -15,11 +15,8 @@ constexpr size_t kMostCopiesBytes = 8192;
 
 size_t messageBytes(const Collective& call) { return call.count * elementBytes(call.type); }
 
-// Up to this size memcpy is loops whatever the addresses; copyBytes sees to longer ones.
-constexpr size_t kMemcpyMostBytes = 2048;
-
 void copyShort(void* to, const void* from, size_t sizeBytes) {
-  if (sizeBytes > kMemcpyMostBytes) {
+  if (sizeBytes >= kStringMoveLeastBytes) {
     copyBytes(to, from, sizeBytes, Store::Cached);
   } else if (sizeBytes > 0 && to != from) {
     std::memcpy(to, from, sizeBytes);
