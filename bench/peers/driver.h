@@ -3,11 +3,11 @@
 //
 // Rank 0 reads a command per line and answers with a line; every rank obeys:
 //   case ID COLLECTIVE TYPE BYTES   ok SECONDS-PER-CALL | absent REASON | wrong ELEMENTS
-//   batch ID CALLS [realtime]       batch SECONDS-PER-CALL SWITCHES PROBE-NS-BEFORE PROBE-NS-AFTER
+//   batch ID CALLS [realtime|fresh] batch SECONDS-PER-CALL SWITCHES PROBE-NS-BEFORE PROBE-NS-AFTER
 //   end ID                          end WRONG-ELEMENTS
 //   quit
-// The time of a batch is the mean over its calls on the rank that took longest. The end of the socket is
-// quit.
+// The time of a batch is the mean over its calls on the rank that took longest. In a fresh one that includes
+// writing each call's input, as a program does that computes it. The end of the socket is quit.
 #pragma once
 #include <functional>
 #include <memory>

@@ -56,6 +56,15 @@ class RunTest(unittest.TestCase):
             print(f"skipped: {one['reason']}")
         self.assertEqual({cliff["bytes"] for cliff in result["cliffs"]}, {3072, 2564})
 
+    def test_inputs_may_be_written_before_each_call(self):
+        done, result = run("run", "--fresh", "--no-install", "--peers", "none", "--no-floors", "--collective",
+                           "all_reduce,broadcast,all_gather", "--sizes", "1K", "--ranks", "2", "--types", "float", "--batches", "1",
+                           "--batch-ms", "1", "--no-cliffs")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("each input is written before its call", done.stdout)
+        self.assertTrue(result["fresh"])
+        self.assertEqual(len(result["rows"]), 6)
+
     def test_a_wrong_option_is_told(self):
         done, result = run("run", "--collective", "all_reduct")
         self.assertEqual((done.returncode, result), (2, None))
