@@ -92,6 +92,9 @@ class Link {
   virtual std::byte* tryStageShort(size_t bytes) { return tryStage(bytes); }
   // Hands over what was staged.
   virtual void post(size_t bytes, const Digest& digest) = 0;
+  // Looks whether the peer gets what this rank has written more slowly from this rank's cache than from
+  // memory: then short messages too are better staged past the caches. Costs about what one of them does.
+  virtual bool lookIfFar() { return false; }
   // Hands over [data, data + bytes) by reference; false: no credit yet, or the peer cannot read that
   // memory (see canReference). The memory must stay unchanged until drained().
   virtual bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) = 0;

@@ -127,6 +127,14 @@ class Runner {
   }
   size_t bytesSent(int kind) const { return context_.stats.bytesSent[kind]; }
 
+  // As if each rank had a processor, and the peer's were far away: until the next look.
+  void pretendFar() {
+    context_.oversubscribed = false;
+    context_.peerIsFar = true;
+    context_.askedIfFar = 0;
+  }
+  uint32_t askedIfFar() const { return context_.askedIfFar; }
+
   // The array as the rank has it afterwards; element(i) gives element i of its input.
   template <class Input>
   std::vector<std::byte> run(const Case& test, Input&& element) {
@@ -304,6 +312,27 @@ TEST_P(OnPretendedNodes, EveryCollectiveIsRight) {
       }
     });
   }
+}
+
+// Slots are filled past the caches from 1 KiB on, and nobody sees them half full.
+TEST(OfTwoRanks, MessagesToAFarPeerAreRight) {
+  runOn({0, 0}, 4, [](Runner& runner, int, int) {
+    for (const int kind :
+         {pealStatAllReduce, pealStatReduceScatter, pealStatAllGather, pealStatBroadcast, pealStatReduce}) {
+      for (const size_t count : {size_t{255}, size_t{256}, size_t{511}, size_t{513}, size_t{4001}}) {
+        for (const pealDataType_t type : {pealFloat32, pealBfloat16}) {
+          for (const Algorithm algorithm : {Algorithm::OneShot, Algorithm::TwoShot}) {
+            runner.pretendFar();
+            runner.expectRight({kind, algorithm, type, pealSum, count, count % 2 == 0, 1, false, 0});
+          }
+        }
+      }
+    }
+    runner.pretendFar();
+    runner.expectRight(
+        {pealStatAllReduce, Algorithm::OneShot, pealFloat32, pealSum, 256, false, 0, false, 0});
+    EXPECT_EQ(runner.askedIfFar(), 1U);
+  });
 }
 
 // Every algorithm with its finished sums changed before they travel on.

@@ -2,11 +2,13 @@
 // one ring, and credits that travel with messages are not lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "tests/transports/transports.h"
 #include "transports/shm/byte_ring.h"
+#include "transports/shm/distance.h"
 
 namespace peal::test {
 namespace {
@@ -161,6 +163,22 @@ TEST(Descriptor, SaysWholeCounts) {
       EXPECT_EQ(shm::Descriptor::releasedOfInline(whole, static_cast<uint32_t>(released)), released);
     }
   }
+}
+
+TEST(Distance, IsFarWhenLooksAgree) {
+  constexpr int64_t kHere = 5, kNear = 30, kFar = 110, kInterrupted = 5000;
+  shm::Distance distance;
+  const auto after = [&](std::initializer_list<int64_t> looks) {
+    std::for_each(looks.begin(), looks.end(), [&](int64_t ns) { distance.note(ns); });
+    return distance.isFar();
+  };
+  EXPECT_FALSE(after({}));
+  EXPECT_FALSE(after({kNear, kInterrupted, kNear, kInterrupted, kNear}));
+  EXPECT_TRUE(after({kFar, kFar}));
+  EXPECT_TRUE(after({kHere, -3, kHere, kHere}));  // nothing new was seen
+  EXPECT_TRUE(after({kFar, kFar, kNear, kFar}));
+  EXPECT_FALSE(after({kNear, kNear}));
+  EXPECT_FALSE(after({kHere, kNear, kFar}));
 }
 
 TEST(ByteRing, GivesEachMessageOnItsWayBytesOfItsOwn) {

@@ -109,8 +109,10 @@ void ShmEndpoint::postAll(size_t bytes, const Digest& digest) {
       link->fetchNext();
     }
   }
-  if (!allInline_) {
-    fetchSlot(allSlot(), bytes);  // while this rank waits for the others
+  // While this rank waits for the others. For a single peer that is far away it is filled past the caches.
+  const bool isStreamed = links_.size() == 2 && links_[static_cast<size_t>(1 - station_.rank)]->isFar();
+  if (!allInline_ && !isStreamed) {
+    fetchSlot(allSlot(), bytes);
   }
 }
 

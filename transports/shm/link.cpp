@@ -125,7 +125,7 @@ void ShmLink::post(size_t bytes, const Digest& digest) {
     Descriptor& descriptor = compose(Kind::Staged, bytes, digest);
     attachLoan(descriptor);
     commit(descriptor);
-    fetchSlot(outStaging_ + size_t{outSlot_} * slotBytes_, bytes);
+    fetchNextSlot(outStaging_ + size_t{outSlot_} * slotBytes_, bytes);
   }
   announcePost();
 }
@@ -184,7 +184,7 @@ void ShmLink::publishShort(size_t bytes, const Digest& digest) {
   descriptor.words[1].store(received_, std::memory_order_relaxed);
   attachLoan(descriptor);
   commit(descriptor);
-  fetchSlot(outShort_ + (at + bytes + kLine - 1) / kLine * kLine % ByteRing::kBytes, bytes);
+  fetchNextSlot(outShort_ + (at + bytes + kLine - 1) / kLine * kLine % ByteRing::kBytes, bytes);
 }
 
 void ShmLink::publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest) {
@@ -208,6 +208,13 @@ void ShmLink::publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t sec
 void ShmLink::wakeIfAsleep() {
   if (peerShared_.bell().sleeping.load(std::memory_order_relaxed) != 0) {
     ringBell(peerShared_.bell());
+  }
+}
+
+// What is filled past the caches needs no line.
+void ShmLink::fetchNextSlot(const std::byte* slot, size_t bytes) const {
+  if (!isFar()) {
+    fetchSlot(slot, bytes);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "transports/fault_box.h"
 #include "transports/shm/bell.h"
 #include "transports/shm/connect.h"
+#include "transports/shm/distance.h"
 #include "transports/shm/layout.h"
 #include "transports/shm/regions.h"
 
@@ -46,6 +47,7 @@ class ShmLink final : public Link {
   std::byte* tryStage(size_t bytes) override;
   std::byte* tryStageShort(size_t bytes) override;
   void post(size_t bytes, const Digest& digest) override;
+  bool lookIfFar() override { return distance_.look(peerShared_.announcement().version); }
   bool tryPostReference(const std::byte* data, size_t bytes, const Digest& digest) override;
   bool canReference(const std::byte* data, size_t bytes) override;
   bool canOffer(const std::byte* data, size_t bytes) override;
@@ -71,6 +73,7 @@ class ShmLink final : public Link {
   // so that every wait finds out what is wrong (Endpoint::faulted()).
   void closeInChild() noexcept;
   bool hasCredit() { return hasCredit(slots_); }
+  bool isFar() const { return distance_.isFar(); }
   // Without waking the peer: write to all, fence once, then wake all.
   void publishInline(const InlineBytes& data, size_t bytes, const Digest& digest);
   void publishStagedAll(uint32_t slot, size_t bytes, const Digest& digest);
@@ -108,6 +111,7 @@ class ShmLink final : public Link {
   // Between what the peer may be asleep for and the look whether it is.
   void fenceForSleeper() const { fenceForSlowSide(!fences_); }
   void attachLoan(Descriptor& descriptor);
+  void fetchNextSlot(const std::byte* slot, size_t bytes) const;
   void publishShort(size_t bytes, const Digest& digest);
   void publishWords(Kind kind, size_t bytes, uint64_t first, uint64_t second, const Digest& digest);
   bool arrived();
@@ -186,6 +190,7 @@ class ShmLink final : public Link {
   bool shares_ = false;      // the peer may be writing there
 
   const Control peerShared_;
+  Distance distance_;
   const bool sameProcess_;
   const bool weCanRead_;
   const bool peerCanRead_;

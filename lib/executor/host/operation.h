@@ -40,6 +40,8 @@ struct HostContext {
   bool oversubscribed = false;               // more ranks here than processors: do not spin for long
   int metByYield = 0;                        // waits in a row that the first yield ended
   bool crowded = false;                      // the same of any rank's node, so that all ranks know the same
+  bool peerIsFar = false;                    // as last seen: peerIsFar()
+  uint32_t askedIfFar = 0;                   // how often that was asked
   const std::atomic<bool>* abort = nullptr;  // stored (release) by Communicator; loaded (acquire) in waits
   std::string name;                          // for messages: "communicator 'x' (rank 1 of 4)"
   pealCommStats_t stats{};                   // of finished operations
@@ -132,14 +134,27 @@ constexpr Store storeFor(size_t arrayBytes) {
 // second is full; others keep more in the third.
 Store storeForCopy(size_t arrayBytes);
 
+// Whether the other one of two ranks is far away (Link::lookIfFar). That changes, so there is a look now and
+// then.
+inline bool peerIsFar(HostContext& context) {
+  constexpr uint32_t kAskedPerLook = 1024;
+  if (context.size == 2 && ++context.askedIfFar % kAskedPerLook == 0) [[unlikely]] {
+    context.peerIsFar = context.endpoint->link(1 - context.rank).lookIfFar();
+  }
+  return context.peerIsFar;
+}
+
 // From this size on slots are filled past the caches of the rank that fills them, where the ranks of a node
 // have a processor each: whoever empties them takes the bytes from memory more quickly than from another
 // core's cache, and where cores are far apart several times so (DESIGN.md, D22).
 constexpr size_t kStreamedSlotLeastBytes = 16384;
-inline Store storeForSlot(const HostContext& context, size_t sizeBytes) {
-  return sizeBytes >= kStreamedSlotLeastBytes && context.polled == nullptr && !context.oversubscribed
-             ? Store::Streaming
-             : Store::Cached;
+// And from this size on for a single peer that is far away at present.
+constexpr size_t kFarSlotLeastBytes = 1024;
+inline Store storeForSlot(HostContext& context, size_t sizeBytes) {
+  if (sizeBytes < kFarSlotLeastBytes || context.polled != nullptr || context.oversubscribed) {
+    return Store::Cached;
+  }
+  return sizeBytes >= kStreamedSlotLeastBytes || peerIsFar(context) ? Store::Streaming : Store::Cached;
 }
 
 // Shorter messages always go through a slot, so slots must be that large for a communicator that has no other

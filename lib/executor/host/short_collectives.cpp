@@ -15,7 +15,9 @@ constexpr size_t kMostCopiesBytes = 8192;
 
 size_t messageBytes(const Collective& call) { return call.count * elementBytes(call.type); }
 
-void copyShort(void* to, const void* from, size_t sizeBytes) {
+// Not inlined: where gcc knows that the size is small it puts a string move in memcpy's place, which takes 28
+// ns longer for 1 KiB (docs/BENCH.md's machine, 2026-12-01).
+[[gnu::noinline]] void copyShort(void* to, const void* from, size_t sizeBytes) {
   if (sizeBytes >= kStringMoveLeastBytes) {
     copyBytes(to, from, sizeBytes, Store::Cached);
   } else if (sizeBytes > 0 && to != from) {
@@ -151,12 +153,20 @@ class ShortCall {
     return slot;
   }
 
+  void fill(std::byte* slot, const void* data) {
+    if (storeForSlot(context_, sizeBytes_) == Store::Streaming) {
+      copyBytes(slot, data, sizeBytes_, Store::Streaming);
+    } else {
+      copyShort(slot, data, sizeBytes_);
+    }
+  }
+
   bool sendToAll(const void* data) {
     std::byte* slot = staged(-1, [&] { return endpoint_.tryStageAll(sizeBytes_); });
     if (slot == nullptr) {
       return false;
     }
-    copyShort(slot, data, sizeBytes_);
+    fill(slot, data);
     endpoint_.postAll(sizeBytes_, digest_);
     count(static_cast<size_t>(context_.size) - 1);
     return true;
@@ -167,7 +177,7 @@ class ShortCall {
     if (slot == nullptr) {
       return false;
     }
-    copyShort(slot, data, sizeBytes_);
+    fill(slot, data);
     link(to).post(sizeBytes_, digest_);
     return true;
   }
