@@ -145,14 +145,14 @@ Result<Team> Collectives::split(const Team& from, int color, const char* name) {
   }
   if (code != pealSuccess) {
     return Error{code, fmt::format("the engine's communicator \"{}\" cannot be made: {}", name,
-                                   pealGetLastError(from.comm))};
+                                   pealGetLastError(nullptr))};
   }
   if (code = pealCommUserRank(team.comm, &team.rank); code == pealSuccess) {
     code = pealCommCount(team.comm, &team.ranks);
   }
   if (code != pealSuccess) {
     return Error{code, fmt::format("the engine's communicator \"{}\" does not tell its size: {}", name,
-                                   pealGetLastError(team.comm))};
+                                   pealGetLastError(nullptr))};
   }
   return team;
 }
@@ -161,7 +161,7 @@ Result<std::unique_ptr<Collectives>> Collectives::make(pealComm_t parent, int sh
   std::unique_ptr<Collectives> made(new Collectives);
   int device = PEAL_DEVICE_HOST;
   if (const pealResult_t code = pealCommCuDevice(parent, &device); code != pealSuccess) {
-    return Error{code, pealGetLastError(parent)};
+    return Error{code, pealGetLastError(nullptr)};
   }
   Result<std::shared_ptr<Device>> queues =
       device == PEAL_DEVICE_HOST ? makeHostDevice() : makeCudaDevice(device);

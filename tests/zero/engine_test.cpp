@@ -1,6 +1,7 @@
 // The engine on real ranks: the same bits at every stage, and those of a reference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -411,6 +412,23 @@ TEST(Stages, FollowTheReferenceInFp64WithUnevenTokens) {
       ASSERT_EQ(run.weight[i], widen(roundToBf16(run.master[i])));
     }
   }
+}
+
+// Why the engine has no communicator is what the system said, though the caller's communicator has no error.
+TEST(Creation, SaysWhatTheCommunicatorLacked) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  onRanks(2, [&](int, pealComm_t comm) {
+    const rlimit none{3, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const pealZeroOptions_t options = defaultOptions();
+    pealZero_t zero = nullptr;
+    EXPECT_NE(pealZeroCreate(&zero, comm, &options), pealSuccess);
+    const std::string told = pealZeroGetLastError(nullptr);
+    EXPECT_NE(told.find("communicator \"zero\" cannot be made: "), std::string::npos) << told;
+    EXPECT_NE(told.find("(errno "), std::string::npos) << told;
+  });
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace
