@@ -25,6 +25,11 @@ struct FabricOptions {
   bool ranksApart = false;
 };
 
+// For a network on which a message costs much and several in one call hardly more: so many times as many
+// slots, and as large, as far as one direction of a link stays within 2 MiB; what was asked for is the least.
+// Their memory costs nothing until it is used, by turns all of it. The same as asked where ranks share nodes.
+FabricOptions enlarged(const FabricOptions& asked, int slotsFactor, size_t bytesFactor);
+
 // Why a link cannot go on, and to whom it leads.
 struct FabricFault {
   Error error;

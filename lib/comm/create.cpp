@@ -18,7 +18,7 @@
 namespace peal {
 namespace {
 
-// An active communicator's staging memory stays below this, but for what tcpOptions() makes of the slots of
+// An active communicator's staging memory stays below this, but for what enlarged() makes of the slots of
 // ranks that are apart; slots shrink when there are many ranks.
 constexpr size_t kStagingMostBytes = size_t{8} << 20;
 constexpr size_t kSlotLeastBytes = 4096;

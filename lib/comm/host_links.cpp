@@ -41,6 +41,10 @@ class NodeExchange final : public Exchange {
   const int node_;
 };
 
+// What TCP and UCX do best with, of PEAL_SLOTS and PEAL_SLOT_BYTES (docs/NETWORKS.md).
+constexpr int kTcpSlotsFactor = 2, kUcxSlotsFactor = 1;
+constexpr size_t kTcpBytesFactor = 4, kUcxBytesFactor = 2;
+
 // UCX is told of interfaces by name.
 Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options) {
   UcxOptions ucx;
@@ -59,11 +63,12 @@ Result<std::unique_ptr<Fabric>> openUcxOnInterfaces(const FabricOptions& options
       }
     }
   }
-  return openUcx(options, ucx);
+  return openUcx(enlarged(options, kUcxSlotsFactor, kUcxBytesFactor), ucx);
 }
 
 Result<std::unique_ptr<Fabric>> openLargeTcp(const FabricOptions& options) {
-  return openTcpWith(tcpOptions(options), configuration()->text(Knob::TcpCongestion));
+  return openTcpWith(enlarged(options, kTcpSlotsFactor, kTcpBytesFactor),
+                     configuration()->text(Knob::TcpCongestion));
 }
 
 }  // namespace

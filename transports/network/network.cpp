@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/base/log.h"
 #include "transports/network/endpoint.h"
 #include "transports/network/vote.h"
@@ -62,6 +64,21 @@ Result<std::unique_ptr<NetworkEndpoint>> connectNetwork(Exchange& exchange,
   }
   return std::unique_ptr<NetworkEndpoint>(std::make_unique<network::Network>(
       exchange.rank(), exchange.size(), options, std::move(bell), std::move(mesh), std::move(*fabric)));
+}
+
+FabricOptions enlarged(const FabricOptions& asked, int slotsFactor, size_t bytesFactor) {
+  constexpr int kSlotsMost = 64;                   // whoever posts references remembers so many
+  constexpr size_t kEnlargedMostBytes = 2U << 20;  // of one direction of a link
+  if (!asked.ranksApart) {
+    return asked;
+  }
+  FabricOptions larger = asked;
+  larger.slots = std::min(asked.slots * slotsFactor, std::max(asked.slots, kSlotsMost));
+  const size_t fitBytes = kEnlargedMostBytes / static_cast<size_t>(larger.slots) / 64 * 64;
+  larger.slotBytes = std::clamp(fitBytes, asked.slotBytes, asked.slotBytes * bytesFactor);
+  const auto fits = static_cast<int>(kEnlargedMostBytes / larger.slotBytes);
+  larger.slots = std::clamp(fits, asked.slots, larger.slots);
+  return larger;
 }
 
 }  // namespace peal

@@ -262,22 +262,6 @@ void TcpFabric::leave() {
 
 namespace peal {
 
-FabricOptions tcpOptions(const FabricOptions& asked) {
-  constexpr int kSlotsFactor = 2, kBytesFactor = 4;
-  constexpr int kSlotsMost = 64;                   // whoever posts references remembers so many
-  constexpr size_t kEnlargedMostBytes = 2U << 20;  // of one direction of a link
-  if (!asked.ranksApart) {
-    return asked;
-  }
-  FabricOptions larger = asked;
-  larger.slots = std::min(asked.slots * kSlotsFactor, std::max(asked.slots, kSlotsMost));
-  const size_t fitBytes = kEnlargedMostBytes / static_cast<size_t>(larger.slots) / 64 * 64;
-  larger.slotBytes = std::clamp(fitBytes, asked.slotBytes, asked.slotBytes * kBytesFactor);
-  const auto fits = static_cast<int>(kEnlargedMostBytes / larger.slotBytes);
-  larger.slots = std::clamp(fits, asked.slots, larger.slots);
-  return larger;
-}
-
 Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options) { return openTcpWith(options, ""); }
 
 Result<std::unique_ptr<Fabric>> openTcpWith(const FabricOptions& options, const std::string& congestion) {

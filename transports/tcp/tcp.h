@@ -10,12 +10,6 @@
 
 namespace peal {
 
-// What it does well with where others have slots of `asked`: a message costs the system much, several in one
-// call hardly more. So twice as many, four times as large, as far as one direction of a link stays within
-// 2 MiB; what was asked for is the least. The memory of slots costs nothing until it is used, by turns all of
-// it. The same as `asked` where ranks share nodes.
-FabricOptions tcpOptions(const FabricOptions& asked);
-
 // A fabric that is not connected yet.
 Result<std::unique_ptr<Fabric>> openTcp(const FabricOptions& options);
 // The same with a congestion control of its own, by the system's name; where the system refuses it, or it is

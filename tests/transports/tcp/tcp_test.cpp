@@ -565,14 +565,17 @@ TEST(TcpConnect, LargerSlotsStayWithinTwoMiBOfADirection) {
        {Row{65536, 4, 262144, 8}, Row{32768, 4, 131072, 8}, Row{64, 2, 256, 4}, Row{65536, 16, 65536, 32},
         Row{98304, 4, 262144, 8}, Row{65536, 64, 65536, 64}, Row{size_t{1} << 20, 4, size_t{1} << 20, 4},
         Row{size_t{16} << 20, 32, size_t{16} << 20, 32}, Row{192, 40, 768, 64}}) {
-    const FabricOptions larger = tcpOptions({row.askedBytes, row.asked, true});
+    const FabricOptions larger = enlarged({row.askedBytes, row.asked, true}, 2, 4);
     EXPECT_EQ(larger.slotBytes, row.bytes) << row.askedBytes << " " << row.asked;
     EXPECT_EQ(larger.slots, row.slots) << row.askedBytes << " " << row.asked;
     EXPECT_TRUE(larger.ranksApart);
-    const FabricOptions same = tcpOptions({row.askedBytes, row.asked, false});
+    const FabricOptions same = enlarged({row.askedBytes, row.asked, false}, 2, 4);
     EXPECT_EQ(same.slotBytes, row.askedBytes);
     EXPECT_EQ(same.slots, row.asked);
   }
+  const FabricOptions ofUcx = enlarged({65536, 4, true}, 1, 2);
+  EXPECT_EQ(ofUcx.slotBytes, 131072U);
+  EXPECT_EQ(ofUcx.slots, 4);
 }
 
 // Both ends of a connection over lo.
