@@ -199,7 +199,11 @@ class Launchers(HostsTest):
         if hosts.shutil.which("srun") is None:
             self.skipTest("srun is not installed (Debian package slurm-client)")
         srun = ["srun", "--immediate=5", "-n", "2", "--overcommit"]
-        if subprocess.run([*srun, "true"], capture_output=True, timeout=LIMIT_S, check=False).returncode != 0:
+        try:
+            probe = subprocess.run([*srun, "true"], capture_output=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            self.skipTest(f"srun starts nothing here: it neither ran nor gave up in {LIMIT_S} s")
+        if probe.returncode != 0:
             self.skipTest("srun starts nothing here: no cluster answers")
         done = subprocess.run([*srun, *self.train_command()], capture_output=True, text=True, timeout=LIMIT_S, check=False,
                               stdin=subprocess.DEVNULL)
