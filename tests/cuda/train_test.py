@@ -62,6 +62,7 @@ class Train(unittest.TestCase):
                 events = self.train("cuda", "--stage", stage, *common)
                 self.assertEqual(events[0]["device"], "cuda")
                 self.assertIn("cuBLAS 13.0.2", events[0]["blasKernels"])
+                self.assertNotIn("residentBytes", events[-1]["ranks"][0], "the host's memory with the device's plan")
                 self.assert_near(self.losses(events), host)
                 weights.add((events[-1]["weights"], events[-1]["masters"]))
             self.assertEqual(len(weights), 1, "the stages give other bits")

@@ -237,8 +237,11 @@ nlohmann::json Reporter::printRanks(const Summary& summary) {
       least[i] = std::min(least[i], figures[i]);
       most[i] = std::max(most[i], figures[i]);
     }
-    nlohmann::json told = {{"residentBytes", rank.residentBytes},
-                           {"residentPlannedBytes", rank.residentPlannedBytes}};
+    nlohmann::json told = nlohmann::json::object();
+    if (options_.device == ComputeDevice::Host) {  // else what is planned is the device's
+      told.update(
+          {{"residentBytes", rank.residentBytes}, {"residentPlannedBytes", rank.residentPlannedBytes}});
+    }
     if (own.steps > 0) {
       const auto steps = static_cast<double>(own.steps);
       told.update({{"tokensPerSecond", figures[0]},
