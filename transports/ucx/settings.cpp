@@ -54,8 +54,10 @@ std::vector<std::string> rdmaDevicesOf(const std::vector<std::string>& interface
       const bool isChosen = std::any_of(own.begin(), own.end(), [&](const std::string& one) {
         return std::find(interfaces.begin(), interfaces.end(), one) != interfaces.end();
       });
-      const fs::path layer = device.path() / "ports" / std::to_string(port) / "link_layer";
-      if (isChosen || (own.empty() && firstLine(layer) == "InfiniBand")) {
+      const fs::path folder = device.path() / "ports" / std::to_string(port);
+      const bool isUpAlone = own.empty() && firstLine(folder / "link_layer") == "InfiniBand" &&
+                             firstLine(folder / "state") == "4: ACTIVE";
+      if (isChosen || isUpAlone) {
         devices.push_back(fmt::format("{}:{}", name, port));
       }
     }

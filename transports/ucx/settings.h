@@ -31,7 +31,7 @@ size_t socketBytes(const FabricOptions& options);
 size_t parseBytes(const std::string& text);
 
 // The RDMA devices and ports ("mlx5_0:1") that belong to these interfaces, and those of InfiniBand that
-// belong to none, as the kernel tells below `root` (/sys/class/infiniband).
+// belong to none and are active, as the kernel tells below `root` (/sys/class/infiniband).
 std::vector<std::string> rdmaDevicesOf(const std::vector<std::string>& interfaces, const std::string& root);
 
 }  // namespace peal::ucx

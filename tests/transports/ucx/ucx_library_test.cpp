@@ -137,15 +137,19 @@ TEST(UcxSettings, RdmaDevicesComeWithTheirInterfaces) {
   port("mlx5_1", "1", "eth1");
   port("mlx5_0", "1", "eth0");
   port("mlx5_0", "2", "eth2");
-  // InfiniBand with an IP interface is chosen by that, without one it always comes along; RoCE never does.
-  const auto alone = [&](const char* device, const char* layer) {
+  // InfiniBand with an IP interface is chosen by that, without one it comes along if it is active; RoCE never
+  // does.
+  const auto alone = [&](const char* device, const char* layer, const char* state = "4: ACTIVE") {
     fs::create_directories(root / device / "ports" / "1");
     std::ofstream(root / device / "ports" / "1" / "link_layer") << layer << "\n";
+    std::ofstream(root / device / "ports" / "1" / "state") << state << "\n";
   };
   port("mlx5_2", "1", "ib0");
   alone("mlx5_2", "InfiniBand");
   alone("mlx5_3", "InfiniBand");
   alone("mlx5_4", "Ethernet");
+  alone("mlx5_5", "InfiniBand", "1: DOWN");
+  alone("mlx5_6", "InfiniBand", "2: INIT");
   EXPECT_EQ(ucx::rdmaDevicesOf({"eth2", "eth1"}, root),
             (std::vector<std::string>{"mlx5_0:2", "mlx5_1:1", "mlx5_3:1"}));
   EXPECT_EQ(ucx::rdmaDevicesOf({"eth9"}, root), std::vector<std::string>{"mlx5_3:1"});
