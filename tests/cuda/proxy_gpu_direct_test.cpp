@@ -211,15 +211,17 @@ TEST(ProxyGpuDirect, APathThatRefusesWritesIsLeftForHostMemoryByAll) {
 }
 
 // A rank that has all and leaves the trial must not leave a peer behind that waits for a credit which is lost
-// on the way: both make the queue pair anew.
+// on the way, or whose own is: both make the queue pair anew. The first credit of either rank, or the second.
 TEST(ProxyGpuDirect, NobodyLeavesTheTrialBeforeItsPeersCan) {
-  for (unsigned seed = 1; seed <= 12; ++seed) {
+  for (unsigned seed = 1; seed <= 16; ++seed) {
     Wire wire(seed);
     bool hasFailed = false;
+    unsigned credits = 0;
     wire.onMessage = [&](const WireMessage& message) {
       const bool isCredit =
           message.opcode == IBV_WR_SEND_WITH_IMM && verbs::kindOf(message.immediate) == verbs::Kind::Credit;
-      const bool fails = isCredit && message.rank == static_cast<int>(seed % 2) && !hasFailed;
+      credits += isCredit && message.rank == static_cast<int>(seed % 2) ? 1 : 0;
+      const bool fails = credits == 1 + seed / 2 % 2 && !hasFailed;
       hasFailed = hasFailed || fails;
       return Verdict{fails ? Verdict::FailBefore : Verdict::Deliver};
     };
@@ -271,7 +273,7 @@ TEST(ProxyGpuDirect, BelievesNothingThatAPeerSends) {
 
 using Placed = Result<std::optional<ProxySlots>>;
 
-// What placeSlots says on each of two ranks; the network and the slots end.
+// What placeSlots says on each of two ranks, after "error: " where it is one; the network and the slots end.
 std::vector<std::string> place(Wire& wire, const std::function<GpuDirect(int rank)>& wish) {
   ExchangeBoard board(2);
   std::vector<std::string> said(2);
@@ -287,7 +289,7 @@ std::vector<std::string> place(Wire& wire, const std::function<GpuDirect(int ran
       std::string why;
       const Placed placed = placeSlots(exchange, network, {1 - rank}, options,
                                        {wish(rank), Deadline::afterMs(kLimitMs), connect}, why);
-      said[static_cast<size_t>(rank)] = placed ? why : placed.error().message;
+      said[static_cast<size_t>(rank)] = placed ? why : "error: " + placed.error().message;
       EXPECT_EQ(placed && *placed, placed && why.empty());
       EXPECT_TRUE(exchange.allGather({}));
       if (network != nullptr) {
@@ -347,6 +349,9 @@ TEST(ProxyGpuDirect, ACallThatFailsIsSaidOnAllRanksAndLeavesNothing) {
       cudasim::failCall(function, n);
       for (const std::string& said : place(wire, [](int) { return GpuDirect::Auto; })) {
         EXPECT_NE(said, "") << "nobody says that a call failed";
+        if (std::strncmp(function, "cudaStream", 10) == 0 || std::strcmp(function, "cudaMemcpyAsync") == 0) {
+          EXPECT_EQ(said.find("error: "), 0U) << "a GPU that fails is no network that does: " << said;
+        }
       }
       cudasim::failNothing();
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -151,15 +152,14 @@ Result<void> take(Endpoint& network, const std::vector<int>& peers, const std::v
 
 // Every pair sends a slot both ways, and looks whether it lies in the GPU when the message is here: paths
 // over a PCIe bridge may lose, delay or refuse what network devices write. A rank that has all it waits for
-// says so to its peers, and moves the network on until they have, too: a link that fails is made anew by both
-// its ends.
+// says so to its peers, and moves the network on until they have, too, and then (MovesOn) until all are done.
 class Trial {
  public:
   Trial(Endpoint& network, const std::vector<int>& peers, const ProxyOptions& options,
         const ProxySlots& slots)
       : network_(network), peers_(peers), options_(options), slots_(slots) {}
 
-  // An error is one of the network, which is of no use any more. `why`: what arrived is not what was sent.
+  // `why`: what arrived is not what was sent.
   Result<void> run(Deadline deadline, std::string& why) {
     const CurrentDevice current(options_.device);
     PEAL_TRY(current.status());
@@ -177,8 +177,12 @@ class Trial {
         done = done && steps[i].saidDone && steps[i].heardDone;
       }
       done = done && network_.settled();  // what was posted last reaches them although nobody polls here
-      PEAL_TRY(network_.progress(Endpoint::kAnybody));
+      if (const Result<void> moved = network_.progress(Endpoint::kAnybody); !moved) {
+        lostNetwork_ = true;
+        return moved.error();
+      }
       if (deadline.passed()) {
+        lostNetwork_ = true;
         return Error{pealTimeout,
                      fmt::format("{}: messages between GPUs did not arrive in time", options_.name)};
       }
@@ -186,6 +190,8 @@ class Trial {
     }
     return {};
   }
+  // Whether the error was one of the network, and not of this rank's GPU.
+  bool lostNetwork() const { return lostNetwork_; }
 
  private:
   struct Step {
@@ -256,6 +262,31 @@ class Trial {
   const ProxyOptions& options_;
   const ProxySlots& slots_;
   StreamHolder stream_;
+  bool lostNetwork_ = false;
+};
+
+// Moves the network on while this rank waits for others that may still be trying it: a link that fails is
+// made anew by both its ends. Nothing else may use the network meanwhile.
+class MovesOn {
+ public:
+  explicit MovesOn(Endpoint& network) : thread_([this, &network] { run(network); }) {}
+  ~MovesOn() {
+    ends_.store(true, std::memory_order_relaxed);
+    thread_.join();
+  }
+  MovesOn(const MovesOn&) = delete;
+  MovesOn& operator=(const MovesOn&) = delete;
+
+ private:
+  void run(Endpoint& network) {
+    while (!ends_.load(std::memory_order_relaxed) && network.progress(Endpoint::kNobody)) {
+      network.poll();
+      std::this_thread::yield();
+    }
+  }
+
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
 };
 
 struct Verdict {
@@ -264,13 +295,15 @@ struct Verdict {
 };
 
 // Collective. `why` stays empty if every path carries what it is given; `isLost`: some rank's network was
-// lost on trying it, and is of no use to anybody any more.
+// lost on trying it, and is of no use to anybody any more. An error is one of some rank's GPU.
 Result<void> tryPaths(Exchange& exchange, Endpoint& network, const std::vector<int>& peers,
                       const ProxyOptions& options, const ProxySlots& slots, Deadline deadline,
                       std::string& why, bool& isLost) {
   Verdict mine;
   std::string seen;
-  if (const Result<void> tried = Trial(network, peers, options, slots).run(deadline, seen); !tried) {
+  Trial trial(network, peers, options, slots);
+  const Result<void> tried = trial.run(deadline, seen);
+  if (!tried) {
     // Or the peers would wait for the deadline.
     network.farewell(network.culpritRank() >= 0 ? network.culpritRank() : options.rank,
                      tried.error().message);
@@ -279,7 +312,13 @@ Result<void> tryPaths(Exchange& exchange, Endpoint& network, const std::vector<i
   }
   isLost = mine.isLost;
   setText(mine.why, seen);
-  const Result<std::vector<Verdict>> all = gather(exchange, mine);
+  const Result<std::vector<Verdict>> all = [&] {
+    std::optional<MovesOn> meanwhile;
+    if (tried) {
+      meanwhile.emplace(network);
+    }
+    return gather(exchange, mine);
+  }();
   if (!all) {
     return all.error();
   }
@@ -289,7 +328,7 @@ Result<void> tryPaths(Exchange& exchange, Endpoint& network, const std::vector<i
     isLost = isLost || verdict.isLost;
   }
   why = firstReason(reasons);
-  return {};
+  return agreeOn(exchange, tried || trial.lostNetwork() ? Result<void>() : tried);
 }
 
 }  // namespace
