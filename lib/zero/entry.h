@@ -1,7 +1,6 @@
 // What every C entry point of zero.h does: null checks, the last error's sentence, and the barrier that no
 // exception passes. Included by the files that hold entry points, and by no others.
 #pragma once
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -12,6 +11,9 @@
 #include "lib/base/log.h"
 #include "lib/zero/engine.h"
 #include "peal/zero.h"
+#ifdef __GLIBCXX__
+#include <cxxabi.h>
+#endif
 
 struct pealZero {
   std::unique_ptr<peal::zero::Engine> engine;
@@ -49,8 +51,10 @@ pealResult_t guard(pealZero_t zero, const char* function, Body body) {
     return interrupted({pealSystemError, "out of memory"});
   } catch (const std::exception& exception) {
     return interrupted({pealInternalError, exception.what()});
+#ifdef __GLIBCXX__  // other libraries have no name for it
   } catch (const abi::__forced_unwind&) {
-    throw;         // the thread is being cancelled
+    throw;  // the thread is being cancelled
+#endif
   } catch (...) {  // of a function that the caller passed
     return interrupted({pealInternalError, "an exception that is no std::exception"});
   }
