@@ -159,7 +159,8 @@ PEAL_API pealResult_t pealZeroCreate(pealZero_t* zero, pealComm_t comm, const pe
 PEAL_API pealResult_t pealZeroCheckOptions(const pealZeroOptions_t* options);
 
 /* Waits for what is running, then frees. In the middle of a step, or after a failure, it aborts instead: the
- * other ranks get pealRemoteError, and nobody waits for a rank that gave up. Local. zero may be NULL. */
+ * other ranks get pealRemoteError, and nobody waits for a rank that gave up. Local. zero may be NULL. Inside
+ * a function of pealZeroSetInitialFunction: pealInvalidUsage, and the engine stays. */
 PEAL_API pealResult_t pealZeroDestroy(pealZero_t zero);
 
 /* The last error's sentence. zero NULL: of the calling thread, for errors of pealZeroCreate,
@@ -243,8 +244,8 @@ typedef void (*pealZeroFill_t)(void* user, uint64_t first, uint64_t count, float
 /* The same where the values are not all in memory at once (fp32 of 7e9 parameters are 28 GB): pealZeroSeal
  * calls fill on rank 0, on its thread, for at most 1048576 elements at a time, each once and in their order,
  * parameter by parameter in no order that is promised. user is kept until then. fill must not call this
- * engine, which refuses it; what it throws fails pealZeroSeal on all ranks, for good. Takes the place of
- * pealZeroSetInitial, and that of it: the later call counts. */
+ * engine, which refuses it (pealZeroDestroy, too); what it throws fails pealZeroSeal on all ranks, for good.
+ * Takes the place of pealZeroSetInitial, and that of it: the later call counts. */
 PEAL_API pealResult_t pealZeroSetInitialFunction(pealZero_t zero, int id, pealZeroFill_t fill, void* user);
 
 /* Collective. Checks that all ranks registered the same model with the same options, allocates everything

@@ -79,6 +79,11 @@ pealResult_t pealZeroCheckOptions(const pealZeroOptions_t* options) {
 }
 
 pealResult_t pealZeroDestroy(pealZero_t zero) {
+  if (zero != nullptr) {
+    if (const Result<void> idle = zero->engine->checkNotFilling(); !idle) {
+      return fail(zero, __func__, idle.error());
+    }
+  }
   delete zero;
   return pealSuccess;
 }

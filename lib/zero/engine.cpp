@@ -119,6 +119,10 @@ Result<void> Engine::checkUsable() const {
                  fmt::format("the engine has failed and can only be destroyed; the first error was: {}",
                              rejected_->message)};
   }
+  return checkNotFilling();
+}
+
+Result<void> Engine::checkNotFilling() const {
   if (isFilling_) {
     return Error{pealInvalidUsage, "the engine is called by the function that writes its first values"};
   }

@@ -73,6 +73,7 @@ class Engine {
   // An exception ended this call. From seal() on the other ranks may have gone on without this one: it is out
   // of step, and its end tells them.
   void interrupted(const char* function, const Error& error);
+  Result<void> checkNotFilling() const;  // or nothing may be called, its end least of all
   pealComm_t comm() const { return collectives_->comm(); }
   const std::vector<pealComm_t>& comms() const { return collectives_->comms(); }
   std::span<const Parameter> parameters() const { return sealed_ ? model_.layout.parameters : registered_; }

@@ -290,6 +290,22 @@ void InitialValues::copy(uint64_t first, uint64_t count, float* to) const {
   }
 }
 
+namespace {
+
+// While it lives, the caller's function may be running. Ends also where that throws.
+class Filling {
+ public:
+  explicit Filling(bool& isFilling) : isFilling_(isFilling) { isFilling_ = true; }
+  ~Filling() { isFilling_ = false; }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+ private:
+  bool& isFilling_;
+};
+
+}  // namespace
+
 // Pieces of the bucket through a staging buffer of bounded size, since no rank has room for all in fp32.
 Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
   const Layout& layout = model_.layout;
@@ -302,9 +318,8 @@ Result<void> Engine::broadcastInitial(const Bucket& bucket, Role role) {
         const uint64_t from = std::max(begin, parameterBegin);
         const uint64_t to = std::min(begin + piece.size(), parameterBegin + layout.parameters[id].elements);
         if (from < to) {
-          isFilling_ = true;
+          const Filling now(isFilling_);
           initial_[id].copy(from - parameterBegin, to - from, piece.data() + (from - begin));
-          isFilling_ = false;
         }
       }
     }

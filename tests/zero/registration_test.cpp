@@ -458,6 +458,7 @@ struct Unruly {
       throw 42;
     }
     EXPECT_EQ(pealZeroSeal(unruly.zero), pealInvalidUsage);
+    EXPECT_EQ(pealZeroDestroy(unruly.zero), pealInvalidUsage);
     unruly.told = pealZeroGetLastError(unruly.zero);
     *values = 1;
   }
@@ -466,17 +467,24 @@ struct Unruly {
 TEST(InitialFunction, MayNeitherCallTheEngineNorThrow) {
   for (const bool throws : {false, true}) {
     onRanks(2, [&](int rank, pealComm_t comm) {
-      Engine engine(comm, defaultOptions());
-      Unruly unruly{engine.handle(), throws, ""};
-      engine.setInitial(engine.addParameter("one", 1, 0, pealZeroDecay), &Unruly::fill, &unruly);
-      const pealResult_t sealed = pealZeroSeal(engine.handle());
+      pealZero_t zero = nullptr;
+      const pealZeroOptions_t options = defaultOptions();
+      ASSERT_EQ(pealZeroCreate(&zero, comm, &options), pealSuccess);
+      Unruly unruly{zero, throws, ""};
+      pealZeroParameter_t parameter = PEAL_ZERO_PARAMETER_INITIALIZER;
+      parameter.name = "one";
+      parameter.dims = 0;
+      ASSERT_EQ(pealZeroAddParameter(zero, &parameter, nullptr), pealSuccess);
+      ASSERT_EQ(pealZeroSetInitialFunction(zero, 0, &Unruly::fill, &unruly), pealSuccess);
+      const pealResult_t sealed = pealZeroSeal(zero);
       EXPECT_EQ(sealed, !throws ? pealSuccess : rank == 0 ? pealInternalError : pealRemoteError);
-      const std::string& told = throws ? pealZeroGetLastError(engine.handle()) : unruly.told;
+      const std::string& told = throws ? pealZeroGetLastError(zero) : unruly.told;
       if (rank == 0) {
         EXPECT_NE(told.find(throws ? "no std::exception" : "by the function that writes its first values"),
                   std::string::npos)
             << told;
       }
+      EXPECT_EQ(pealZeroDestroy(zero), pealSuccess);
     });
   }
 }
