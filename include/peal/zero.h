@@ -326,8 +326,11 @@ PEAL_API pealResult_t pealZeroEndMicroBatch(pealZero_t zero);
  * micro-batches are added up and none is its step's last; 0: the next one is the last, and so is each one
  * after it. From the first call on this says when a step is whole, in place of options.microBatches, which
  * only has to be more than 1 (else pealInvalidUsage), so that there is memory for the sums; a step may then
- * have any number from one. After pealZeroSeal, between micro-batches, before the first gradient of one; all
- * ranks at the same place. Local. An error (pealInvalidUsage) changes nothing. */
+ * have any number from one. After pealZeroSeal, between micro-batches, before the first gradient of one. At
+ * stages 0 and 1 without reduceEachMicroBatch, where nothing is sent before a step's last micro-batch, ranks
+ * may have different numbers of them. Elsewhere all ranks call this at the same place: collectives that do
+ * not fit are an error on all, at once, or with shard groups when the operation's deadline passes. Local. An
+ * error (pealInvalidUsage) changes nothing. */
 PEAL_API pealResult_t pealZeroSetNoSync(pealZero_t zero, int on);
 
 typedef struct {

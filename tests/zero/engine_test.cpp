@@ -294,6 +294,48 @@ TEST(NoSync, GivesAStepTheMicroBatchesThatItHas) {
   }
 }
 
+// Rank 0's steps have a micro-batch more than those of the others: right sums, or an error on all, and none
+// waits for the deadline.
+TEST(NoSync, RanksMayDifferWhereEachAddsUpItsOwnMicroBatches) {
+  const auto prepare = [](int number, bool areZeros, int rank, Trainer& trainer) {
+    trainer.microBatchesOf = [=](uint64_t) { return rank == 0 ? 2 : number; };
+    trainer.tamper = [=](size_t p, int microBatch, uint16_t* gradient) {
+      if (areZeros && rank != 0 && microBatch == 1) {
+        std::fill_n(gradient, unevenShape()[p].elements, uint16_t{0});
+      }
+    };
+  };
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const auto& [each, group] : {std::pair{0, 0}, {1, 0}, {0, 2}}) {
+      if (stage != 1 && group != 0) {
+        continue;
+      }
+      SCOPED_TRACE(fmt::format("stage {}, reduceEachMicroBatch {}, shardGroup {}", stage, each, group));
+      pealZeroOptions_t options = optionsOf(stage, 300, 2);
+      options.reduceEachMicroBatch = each;
+      options.shardGroup = group;
+      if (stage <= 1 && each == 0) {
+        const auto run = [&](int number) {
+          return train(4, options, 3, unevenShape(),
+                       [&](int rank, Trainer& trainer) { prepare(number, true, rank, trainer); });
+        };
+        EXPECT_TRUE(run(1) == run(2));
+        continue;
+      }
+      onRanks(4, [&](int rank, pealComm_t comm) {
+        Trainer trainer(comm, rank, options, unevenShape());
+        prepare(1, false, rank, trainer);
+        try {
+          trainer.step();
+          ADD_FAILURE() << "rank " << rank << " made a step";
+        } catch (const peal::Error& error) {
+          EXPECT_NE(error.code(), pealTimeout) << error.what();
+        }
+      });
+    }
+  }
+}
+
 TEST(NoSync, IsSaidBetweenMicroBatches) {
   onRanks(1, [](int rank, pealComm_t comm) {
     const auto refused = [](pealZero_t zero, int on, const std::string& sentence) {
