@@ -17,7 +17,13 @@ constexpr size_t kMostChoicesKept = 1024;
 }  // namespace
 
 Communicator::~Communicator() {
-  if (endpoint_ != nullptr && !failed_.load(std::memory_order_acquire)) {
+  if (endpoint_ == nullptr || failed_.load(std::memory_order_acquire)) {
+    return;
+  }
+  // abort() left it to an operation to tell the others, and that one ended well all the same.
+  if (abortAsked_.load(std::memory_order_acquire)) {
+    static_cast<void>(settle(abortedHere()));
+  } else {
     endpoint_->farewell(-1, "");
   }
 }
@@ -416,6 +422,11 @@ Result<void> Communicator::finalize() {
   return {};
 }
 
+Fault Communicator::abortedHere() const {
+  return {{pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
+          rank()};
+}
+
 void Communicator::abort() {
   abortAsked_.store(true, std::memory_order_relaxed);  // published by the store below
   abort_.store(true, std::memory_order_release);       // pairs with the loads in Waiter and run
@@ -424,18 +435,15 @@ void Communicator::abort() {
   }
   if (device_ != nullptr && !failed_.load(std::memory_order_acquire)) {
     // Kernels run by themselves: tell them now. The result is the fault just made.
-    static_cast<void>(settle(Fault{
-        {pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
-        rank()}));
+    static_cast<void>(settle(abortedHere()));
   }
-  // Claims nothing: the running operation sees the flag, fails, and its settle says farewell. If none runs,
-  // say it here, so that the others notice at once.
+  // Claims nothing: the running operation sees the flag, fails, and its settle says farewell (or the
+  // destructor, if it waits for nothing any more). If none runs, say it here, so that the others notice at
+  // once.
   if (claim_.tryInspect()) {
     if (!failed_.load(std::memory_order_acquire)) {
       // The result is the fault just made.
-      static_cast<void>(settle(Fault{
-          {pealRemoteError, fmt::format("{}: aborted by pealCommAbort on rank {}.", context_.name, rank())},
-          rank()}));
+      static_cast<void>(settle(abortedHere()));
     }
     claim_.endInspection();
   }

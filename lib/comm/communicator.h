@@ -143,6 +143,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void number(std::vector<PointToPoint>& calls);
   std::optional<Fault> runTransfers(std::vector<PointToPoint>& calls);
   Result<void> settle(std::optional<Fault> fault);
+  Fault abortedHere() const;
   void takeBuffersBack();
   Result<void> resolveOp(const CollectiveCall& call, Collective& collective, const void*& deferred);
   // All of a call but the choice and the sequence number. elements: of the whole array.
