@@ -231,6 +231,24 @@ TEST(ProxyGpuDirect, NobodyLeavesTheTrialBeforeItsPeersCan) {
   }
 }
 
+// Nor one whose last message has arrived and is not confirmed: who has it has all, and its queue pair is
+// still needed.
+TEST(ProxyGpuDirect, WhoHasTriedAllMovesTheNetworkOnForTheOthers) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    Wire wire(seed);
+    int ofTheTrial = 0;  // messages of a rank after its first write
+    wire.onMessage = [&](const WireMessage& message) {
+      const bool isMine = message.rank == static_cast<int>(seed % 2);
+      const bool isLinks = isMine && message.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && wire.carried > 0;
+      ofTheTrial += isLinks ? 1 : 0;
+      return Verdict{isLinks && ofTheTrial == 2 ? Verdict::FailAfter : Verdict::Deliver};
+    };
+    runProxyRanks(over(wire, 2), [](ProxyRank& self) { self.meet(); });
+    EXPECT_GE(ofTheTrial, 2);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 TEST(ProxyGpuDirect, QueuePairsThatFailUnderWayAreMadeUpFor) {
   for (const Verdict::Kind kind : {Verdict::FailBefore, Verdict::FailAfter}) {
     Wire wire;
