@@ -2,7 +2,7 @@
 // one call of the C API, whose comments hold.
 //
 // Inside the project only tools, benches and tests include this header, and never together with headers of
-// lib/: both have a peal::zero::Engine.
+// lib/: both have a peal::zero::Engine and a peal::Error.
 #ifndef PEAL_ZERO_HPP
 #define PEAL_ZERO_HPP
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/zero/entry.h"
+#include "transports/ucx/ucx.h"
 
 namespace peal::zero::test {
 
@@ -36,6 +37,11 @@ Before::Before(pealZero_t zero, std::function<void(Kind)> call) : zero_(zero), c
 Before::~Before() {
   // Fails if communication did, which the test has seen.
   (void)zero_->engine->setBefore(nullptr, nullptr);
+}
+
+std::string whyNoUcx() {
+  const UcxSupport support = probeUcx();
+  return support.available ? "" : support.reason;
 }
 
 void finishQueued(pealZero_t zero) {

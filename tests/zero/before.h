@@ -1,8 +1,9 @@
-// lib/zero/operations.h for tests that drive the engine through its C++ face, which cannot be included beside
-// headers of lib/.
+// What tests that drive the engine through its C++ face need of lib/zero/operations.h and of transports/,
+// whose headers cannot be included beside it.
 #pragma once
 #include <array>
 #include <functional>
+#include <string>
 
 #include "peal/zero.h"
 
@@ -28,6 +29,9 @@ class Before {
 
 // Waits until the engine's stream has done all that is queued.
 void finishQueued(pealZero_t zero);
+
+// Why UCX cannot be used here; empty if it can.
+std::string whyNoUcx();
 
 // What all communicators of an engine counted at their links, added up, once all that is queued is done.
 pealCommStats_t sentByLinks(pealZero_t zero);

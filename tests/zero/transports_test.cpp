@@ -18,7 +18,6 @@
 #include "tests/zero/before.h"
 #include "tests/zero/breadth.h"
 #include "tests/zero/ranks.h"
-#include "transports/ucx/ucx.h"
 
 namespace peal::zero::test {
 namespace {
@@ -156,11 +155,10 @@ std::string wordsOfThreads(int ranks) {
 }
 
 // Empty: UCX can be opened. Asked in a child, as ranks must be forked from a fresh process.
-std::string whyNoUcx() {
+std::string whyNoUcxInAChild() {
   return peal::test::runProcesses(1, peal::test::kHangs,
                                   [](const Child& child) {
-                                    const UcxSupport support = probeUcx();
-                                    child.say(support.available ? "" : support.reason);
+                                    child.say(whyNoUcx());
                                     return 0;
                                   })
       .front()
@@ -169,7 +167,7 @@ std::string whyNoUcx() {
 
 TEST(Transports, GiveTheSameBits) {
   const char* const only = std::getenv("PEAL_TEST_TRANSPORT");
-  const std::string noUcx = only == nullptr ? whyNoUcx() : "";
+  const std::string noUcx = only == nullptr ? whyNoUcxInAChild() : "";
   std::vector<std::string> transports{"", "tcp"};
   if (only != nullptr) {
     transports = {only};
