@@ -51,6 +51,10 @@ TEST(CopyBytes, OntoItselfChangesNothing) {
 TEST(CopyBytes, OfNothingNeedsNoMemory) {
   copyBytes(nullptr, nullptr, 0, Store::Cached);
   copyBytes(nullptr, nullptr, 0, Store::Streaming);
+  const void* const none = nullptr;
+  for (const Isa isa : reference::isas()) {
+    reduceWith(isa, pealFloat32, {}, {.sources = {&none, 1}, .destinations = {nullptr, nullptr}, .count = 0});
+  }
 }
 
 }  // namespace
