@@ -5,6 +5,7 @@ depends on how fast the machine is.
     overlap_test.py PROGRAM
 """
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 PROGRAM = sys.argv[1]
 PARAMETERS, UNITS, TENSORS = 3 * 4 * 1000, 3, 4
 FLOPS = 1e12
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "ZERO.md"
 
 
 def run(*arguments):
@@ -73,6 +75,17 @@ class Overlap(unittest.TestCase):
         self.check_run(2, 1, "sleep")
         self.check_run(3, 2, "sleep")
         self.check_run(2, 3, "sleep")
+
+    def test_the_guides_commands(self):
+        """Without hosts, so times differ: what is said of the case, the columns, and what a load and a bucket are do not."""
+        told = re.findall(r"^    \$ .*zero_overlap( .*)\n((?:    .*\n)+)", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual(len(told), 2)
+        for arguments, page in told:
+            done = run("--ranks", 2, *re.sub(r"-n \d+", "-n 1", arguments).split())
+            self.assertEqual(done.returncode, 0, done.stderr)
+            ours, theirs = done.stdout.splitlines(), [line.strip() for line in page.splitlines()]
+            self.assertEqual(ours[0].strip(), theirs[0])
+            self.assertEqual([line.split()[:3] for line in ours[3:]], [line.split()[:3] for line in theirs[3:]])
 
     def test_one_rank_is_refused(self):
         done = run()
